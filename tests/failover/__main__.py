@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,12 +18,14 @@ import click
 
 from failover import lab
 from failover.cluster import AGENTS, PATIENCE_S, Cluster
-from failover.scenarios import FAULTS, lose_quorum, strike
+from failover.scenarios import FAULTS, lose_quorum, strike, undisturbed
 from networks.__main__ import alone, gone_for_no_reason
 from pliant.core import messages as m
 
 EPOCHS = "64"  # many enough to train through all faults
+SLOW_S = "0.5"  # for a step, from the middle on: a world changes between two steps
 QUORUM = "etcd without a quorum"
+CONTROL = "no fault"
 SCRIPT = Path(__file__).parents[1] / "networks" / "training.py"
 
 
@@ -44,9 +47,11 @@ def main(only: tuple[str, ...], keep: bool) -> None:
     found: dict[str, Any] = {}
     broken: list[str] = []
     network = lab.Lab()
-    with Cluster(network, folder, (str(SCRIPT), EPOCHS)) as cluster:
+    with Cluster(network, folder, (str(SCRIPT), EPOCHS, SLOW_S)) as cluster:
         try:
             cluster.start_training()
+            found[CONTROL] = undisturbed(cluster)
+            print(f"{CONTROL}\n  {json.dumps(found[CONTROL])}", flush=True)
             for name in only or (*FAULTS, QUORUM):
                 print(name, flush=True)
                 found[name] = lose_quorum(cluster) if name == QUORUM else strike(cluster, FAULTS[name])
@@ -54,7 +59,7 @@ def main(only: tuple[str, ...], keep: bool) -> None:
             cluster.hurry()
             for agent in cluster.agents:
                 agent.wait(PATIENCE_S)
-            broken += judge(cluster, expected)
+            broken += judge(ending(cluster), expected)
         except AssertionError as error:
             broken.append(str(error))
     for each in broken:
@@ -68,24 +73,36 @@ def main(only: tuple[str, ...], keep: bool) -> None:
     sys.exit(bool(broken))
 
 
-def judge(cluster: Cluster, expected: dict[str, str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A finished job: its events, the exit codes of its agents, its audit, and the results of its workers."""
+
+    events: list[m.Event]
+    codes: list[int | None]
+    audit: dict[str, Any]
+    results: list[dict[str, Any]]
+
+
+def ending(cluster: Cluster) -> Ending:
+    results = [json.loads(path.read_text()) for path in cluster.results()]
+    return Ending(cluster.events(), [agent.returncode for agent in cluster.agents], cluster.audit(), results)
+
+
+def judge(end: Ending, expected: dict[str, str]) -> list[str]:
     """Return what is wrong with the finished job: losses, split decisions, samples, bits."""
-    events = cluster.events()
-    broken = gone_for_no_reason(events, set())
-    numbers = Counter(event.world.number for event in events if isinstance(event, m.WorldFormed))
+    broken = gone_for_no_reason(end.events, set())
+    numbers = Counter(event.world.number for event in end.events if isinstance(event, m.WorldFormed))
     broken += [f"generation {number} was formed {count} times" for number, count in numbers.items() if count > 1]
-    codes = [agent.returncode for agent in cluster.agents]
-    if codes != [0] * AGENTS:
-        broken.append(f"the agents ended with {codes}")
-    audit = cluster.audit()
+    if end.codes != [0] * AGENTS:
+        broken.append(f"the agents ended with {end.codes}")
+    audit = end.audit
     if not audit["ok"] or audit["lost"] or audit["repeated"] or audit["rolled_back"]:
         broken.append(f"the audit is not clean: {audit}")
-    results = [json.loads(path.read_text()) for path in cluster.results()]
-    if len(results) != AGENTS:
-        broken.append(f"{len(results)} workers came to the end, not {AGENTS}")
+    if len(end.results) != AGENTS:
+        broken.append(f"{len(end.results)} workers came to the end, not {AGENTS}")
     return broken + [
         f"{result['member']} ends with other {name}"
-        for result in results
+        for result in end.results
         for name in expected
         if result[name] != expected[name]
     ]

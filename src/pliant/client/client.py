@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from pliant.client.transport import PATIENCE_S, Transport, TryAgain, require_names
+from pliant.core.allocate import Pool
 from pliant.core.messages import Command, Create, Event
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.submissions import Submission
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
 from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes
@@ -161,7 +163,14 @@ class Client:
 
     def jobs(self) -> tuple[api.JobLine, ...]:
         """List the jobs that this token may read."""
-        return self._call(routes.JOBS, api.JobList, {}).jobs
+        jobs: list[api.JobLine] = []
+        following: dict[str, float | str] = {}
+        while True:
+            page = self._call(routes.JOBS, api.JobList, {}, query=following)
+            jobs += page.jobs
+            if not page.next:
+                return tuple(jobs)
+            following = {"after": page.next}
 
     def job(self, name: str) -> api.JobStatus:
         """Return the status of a job with its members and agents."""
@@ -186,6 +195,42 @@ class Client:
         except PliantError:
             return False
 
+    # ------------------------------------------------------------------------------------------------ pool
+
+    def pool(self) -> api.PoolStatus:
+        """Return the pool and the jobs that share it."""
+        return self._call(routes.POOL, api.PoolStatus, {})
+
+    def set_pool(self, pool: Pool) -> api.PoolStatus:
+        """Set the pool that jobs with a queue share."""
+        return self._call(routes.POOL_SET, api.PoolStatus, {}, body=pool)
+
+    # ----------------------------------------------------------------------------------------- submissions
+
+    def submit(self, wanted: Submission) -> api.SubmissionLine:
+        """Submit a job to the cluster. The same submission again has no effect."""
+        return self._call(routes.SUBMIT, api.SubmissionLine, {}, body=wanted)
+
+    def submission(self, task: str) -> api.SubmissionLine:
+        """Return what became of a submission."""
+        return self._call(routes.SUBMISSION, api.SubmissionLine, {"task": task})
+
+    def stop_submission(self, task: str) -> api.SubmissionLine:
+        """Ask the operator to stop the job of a submission and to delete it."""
+        return self._call(routes.SUBMISSION_STOP, api.SubmissionLine, {"task": task}, body=api.SubmissionStop())
+
+    def submissions(self) -> tuple[api.OpenSubmission, ...]:
+        """List the submissions that are not over."""
+        return self._call(routes.SUBMISSIONS, api.SubmissionList, {}).submissions
+
+    def report_submission(self, task: str, body: api.SubmissionReport) -> api.SubmissionLine:
+        """Report what became of a submission."""
+        return self._call(routes.SUBMISSION_REPORT, api.SubmissionLine, {"task": task}, body=body)
+
+    def report_operator_metrics(self, text: str) -> None:
+        """Report the operator's metrics, in Prometheus' text format."""
+        self._call(routes.OPERATOR_METRICS, api.Done, {}, body=api.OperatorReport(text), patience_s=0.0)
+
     # ---------------------------------------------------------------------------------------------- tokens
 
     def create_token(self, request: api.TokenRequest) -> api.CreatedToken:
@@ -207,7 +252,7 @@ class Client:
         route: Route,
         reply: type[T],
         path: Mapping[str, str],
-        query: Mapping[str, float] | None = None,
+        query: Mapping[str, float | str] | None = None,
         body: object = None,
         patience_s: float | None = None,
         *,

@@ -17,26 +17,28 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
 
 import httpx2
 import msgspec
 
 from pliant import __version__
 from pliant.core.endpoints import (
+    check_limit_s,
     command_limit_s,
     endpoints_of,
     in_order,
     note_answer,
     note_leader,
     note_silence,
+    pause_limit_s,
     renewal_limit_s,
+    silence_s,
 )
 from pliant.core.leases import LEASE_TTL_S
-from pliant.core.model.names import bad_name
+from pliant.core.model.names import bad_path_name
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof
 from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
-from pliant.tls import FileWatch, client_context, describe_failure, load_client_files
+from pliant.tls import FileWatch, client_context, describe_failure
 from pliant.wire import api, protocol, routes
 from pliant.wire.codec import UNREADABLE
 from pliant.wire.routes import Route
@@ -107,22 +109,38 @@ class Transport:
         self._unknown_at: set[int] = set()  # endpoints whose coordinator does not know the token
         self.store: str | None = None
         self._credential = {"authorization": f"Bearer {token.text}"}
-        headers = {"user-agent": f"pliant/{__version__}", api.PROTOCOL_HEADER: api.PROTOCOL}
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
-        # Ignore the proxies of the environment: only the coordinator may see the token.
-        context = _context(self._known.urls, tls)
-        self._files = FileWatch(tls.all, lambda: load_client_files(context, tls))
-        self._http = httpx2.Client(headers=headers, trust_env=False, limits=limits, verify=context)
+        self._tls = tls
+        self._files = FileWatch(tls.all, self._reload)
+        self._http = self._open()
+        self._retired: httpx2.Client | None = None  # the one before, whose requests may be under way
 
     def close(self) -> None:
         self._closed.set()
         self._http.close()
+        if self._retired is not None:
+            self._retired.close()
+
+    def _open(self) -> httpx2.Client:
+        headers = {"user-agent": f"pliant/{__version__}", api.PROTOCOL_HEADER: api.PROTOCOL}
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
+        # Ignore the proxies of the environment: only the coordinator may see the token.
+        return httpx2.Client(
+            headers=headers, trust_env=False, limits=limits, verify=_context(self._known.urls, self._tls)
+        )
+
+    def _reload(self) -> None:
+        """Use the changed files for new connections. A context in use would trust a removed CA for ever."""
+        new = self._open()
+        with self._lock:
+            over, self._retired, self._http = self._retired, self._http, new
+        if over is not None:
+            over.close()
 
     def exchange(
         self,
         route: Route,
         path: Mapping[str, str],
-        query: Mapping[str, float],
+        query: Mapping[str, float | str],
         content: bytes | None,
         patience_s: float | None,
         *,
@@ -152,12 +170,12 @@ class Transport:
                         raise Unreachable(
                             f"{error}. The request may have been carried out; check before sending it again."
                         ) from error
-                    leader = self.note_failure(base, error, limit_s, asked_at)
+                    leader = self.note_failure(base, error, silence_s(self.lease_ttl_s), asked_at)
                     if leader is not None and leader not in asked:
                         todo = [leader, *(each for each in todo if each != leader)]
             circle += 1
             assert last is not None  # there is at least one endpoint
-            self.pause(circle, until, last, limit_s)
+            self.pause(circle, until, last)
 
     def _limit_s(self, route: Route) -> float:
         limit = renewal_limit_s if route in (routes.RENEW, routes.RENEW_AGENT) else command_limit_s
@@ -168,12 +186,15 @@ class Transport:
         """The time since when another coordinator leads, or the same one answers again after a silence."""
         return self._known.moved_at
 
-    def note_failure(self, base: int, error: TryAgain, limit_s: float, asked_at: float) -> int | None:
-        """Note why an endpoint could not be used; return the endpoint that it named as the leader's, if any."""
+    def note_failure(self, base: int, error: TryAgain, silent_s: float, asked_at: float) -> int | None:
+        """Note why an endpoint could not be used; return the endpoint that it named as the leader's, if any.
+
+        If it was silent, the others are asked for `silent_s`.
+        """
         now = time.monotonic()
         with self._lock:
             if error.silent:
-                self._known = note_silence(self._known, base, limit_s, asked_at, now)
+                self._known = note_silence(self._known, base, silent_s, asked_at, now)
             if not error.leader:
                 return None
             self._known, leader = note_leader(self._known, error.leader, now)
@@ -184,29 +205,30 @@ class Transport:
         base: int,
         route: Route,
         path: Mapping[str, str],
-        query: Mapping[str, float],
+        query: Mapping[str, float | str],
         content: bytes | None,
         limit_s: float,
     ) -> bytes:
         asked_at = time.monotonic()
-        request = self._request(base, route, path, query, content, limit_s, limit_s + query.get("wait_s", 0.0))
-        response = self._send(base, request, limit_s)
+        request = self._request(base, route, path, query, content, limit_s, limit_s + float(query.get("wait_s", 0.0)))
+        response = self._send(base, request)
         self._accept(base, route, response, asked_at)
         return response.content
 
-    def _send(self, base: int, request: httpx2.Request, limit_s: float, *, stream: bool = False) -> httpx2.Response:
+    def _send(self, base: int, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
         """Send a request. If it carries the token, send it only through a checked connection."""
         for _ in range(CHECKS):
             try:
                 with _retried():
                     return self._http.send(request, stream=stream)
             except _ConnectionNeeded:
-                self._check(base, limit_s)  # its connection is free afterwards, and carries the request
+                self._check(base)  # its connection is free afterwards, and carries the request
         raise TryAgain("the server there closes its connections after each answer", unsent=True)
 
-    def _check(self, base: int, limit_s: float) -> None:
+    def _check(self, base: int) -> None:
         """Open a connection, and keep it if the coordinator of this token answers there. It need not lead."""
         self._files.look()
+        limit_s = check_limit_s(self.lease_ttl_s, len(self._known.urls))
         nonce = secrets.token_hex(32)
         request = self._request(base, routes.HEALTH, {}, {}, None, limit_s, limit_s)
         request.headers[api.CHALLENGE_HEADER] = f"{self._token.id} {nonce}"
@@ -237,7 +259,7 @@ class Transport:
         asked_at, limit_s = time.monotonic(), self._limit_s(routes.EVENTS)
         request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, limit_s, QUIET_S)
         request.headers["accept"] = routes.EVENTS.streams
-        response = self._send(base, request, limit_s, stream=True)
+        response = self._send(base, request, stream=True)
         with _retried():
             try:
                 if response.status_code != 200:
@@ -252,7 +274,7 @@ class Transport:
         base: int,
         route: Route,
         path: Mapping[str, str],
-        query: Mapping[str, float],
+        query: Mapping[str, float | str],
         content: bytes | None,
         limit_s: float,
         answer_s: float,
@@ -293,10 +315,11 @@ class Transport:
         order = in_order(self._known, time.monotonic())
         return order[attempt % len(order)]
 
-    def pause(self, attempt: int, until: float, last: TryAgain, limit_s: float = inf) -> None:
+    def pause(self, attempt: int, until: float, last: TryAgain) -> None:
         """Wait before a retry: longer each time, and random, so that a thousand clients do not retry at once."""
         left_s = until - time.monotonic()
-        pause_s = min(PAUSE_MAX_S, limit_s / 2, PAUSE_FIRST_S * 2 ** min(attempt, 10))
+        limit_s = pause_limit_s(self.lease_ttl_s, len(self._known.urls))
+        pause_s = min(PAUSE_MAX_S, limit_s, PAUSE_FIRST_S * 2 ** min(attempt, 10))
         if left_s <= 0 or last.lasting or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
             where, why = ", ".join(self._known.urls), str(last).rstrip(".")
             if last.lasting:
@@ -373,8 +396,8 @@ def is_self(response: httpx2.Response) -> bool:
 
 def require_names(path: Mapping[str, str]) -> None:
     """Raise BadInput unless each part of a path is a name. Any other text could change the path."""
-    for name in path.values():
-        if wrong := bad_name(name):
+    for kind, name in path.items():
+        if wrong := bad_path_name(kind, name):
             raise BadInput(f"{wrong[:1].upper()}{wrong[1:]}.")
 
 

@@ -34,9 +34,9 @@ class GenerationKeys:
         secret = bytes.fromhex(_secret_of(store).secret)
 
         @lru_cache(maxsize=4096)
-        def key(job: str, generation: int) -> str:
-            """Return the key of a generation of a job."""
-            return hmac.digest(secret, f"{job}\n{generation}".encode(), "sha256").hex()
+        def key(job: str, created_at: float, generation: int) -> str:
+            """Return the key of a generation of a job. A job that is deleted and created again has other keys."""
+            return hmac.digest(secret, f"{job}\n{created_at!r}\n{generation}".encode(), "sha256").hex()
 
         self.key = key
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from pliant.coordinator.archiver import KEPT_EVENTS, SEGMENT_EVENTS, Archiver
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.service.inbox import Accepted, DeletionReply
-from pliant.coordinator.service.loaded_jobs import RESERVED, read_job
+from pliant.coordinator.service.loaded_jobs import RESERVED, LoadedJob, read_job
 from pliant.coordinator.store_thread import StoreThread
 from pliant.core.model.job import Job
 from pliant.errors import BadInput, PliantError
@@ -36,6 +36,8 @@ class Housekeeper:
     """The housekeeping of one coordinator. `run` works until it is cancelled.
 
     `keep_ended_s` is how long a job is kept after its end; None keeps all. Without an archive no event is moved.
+    `end_tokens` is called with the names of all jobs, now and then. `on_ended` is called with each ended job that is
+    read.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Housekeeper:
         archive: Archive | None,
         keep_ended_s: float | None = None,
         wall: Callable[[], float] = time.time,
+        end_tokens: Callable[[frozenset[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._service = service
         self._store = store
@@ -52,6 +55,8 @@ class Housekeeper:
         self._archiver = None if archive is None else Archiver(store, archive)
         self._keep_ended_s = keep_ended_s
         self._wall = wall
+        self._end_tokens = end_tokens
+        self.on_ended: Callable[[LoadedJob], None] = lambda _: None
         self._thread = StoreThread("pliant-archive")
         self._trimmed: dict[str, int] = {}  # by loaded job, the last revision in the archive
         self._ended: dict[str, float] = {}  # by ended job whose events are archived, the time of its end
@@ -128,6 +133,8 @@ class Housekeeper:
                 if since < before and isinstance((await self.delete(name, before)).answer, Accepted):
                     days = self._keep_ended_s / DAY_S
                     log.info("%s: deleted, because it ended more than %g days ago; its checkpoints stay", name, days)
+        if self._end_tokens is not None:
+            await self._end_tokens(frozenset(names))
         await self.remove_leftovers(set(names))
 
     async def _read_ended(self, name: str) -> None:
@@ -137,6 +144,7 @@ class Housekeeper:
             log.warning("%s cannot be read and is left as it is: %s", name, error.why)
             return
         if known is not None and known.job is not None and known.job.state.ended:
+            self.on_ended(known)
             await self._archive_ended(name, known.job)
 
     async def delete(self, name: str, ended_before: float | None = None) -> DeletionReply:

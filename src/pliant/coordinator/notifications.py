@@ -92,7 +92,7 @@ class Notifications:
     `key` returns the key that the members of a job's generation show one another.
     """
 
-    def __init__(self, lookup: Lookup, key: Callable[[str, int], str]) -> None:
+    def __init__(self, lookup: Lookup, key: Callable[[str, float, int], str]) -> None:
         self._lookup = lookup
         self._key = key
         self._topics: dict[str, _Topic] = {}

@@ -17,13 +17,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client import Counter
 
-from pliant.coordinator import tls_listener
 from pliant.coordinator.api.app import application
 from pliant.coordinator.api.auth import REFRESH_S, TokenRegistry
 from pliant.coordinator.api.handlers import Handlers
@@ -33,13 +34,15 @@ from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.history import JobHistory
 from pliant.coordinator.housekeeping import Housekeeper
+from pliant.coordinator.pool_registry import PoolRegistry
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
-from pliant.coordinator.tls_listener import TlsListener
+from pliant.coordinator.submission_registry import SubmissionRegistry
+from pliant.coordinator.tls_listener import TlsListener, TlsServer
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
-from pliant.errors import BadInput
+from pliant.errors import BadInput, PliantError
 from pliant.stores.archive.segments import Archive
 from pliant.stores.base import Store
 from pliant.telemetry import CoordinatorMetrics
@@ -132,7 +135,8 @@ def _check_exposure(address: Address, *, expose: bool, encrypted: bool) -> None:
 class Coordinator:
     """One coordinator over a store. The caller opens and closes the store. `advertise` is its URL for other clients.
 
-    `archive` takes the old events of jobs. Ended jobs are deleted after `keep_ended_s`; None keeps them.
+    `archive` takes the old events of jobs. Ended jobs are deleted after `keep_ended_s`; None keeps them. Submissions
+    are accepted for images that match one of `submission_images`, so without them there are none.
     """
 
     def __init__(
@@ -146,6 +150,7 @@ class Coordinator:
         tls: TlsListener | None = None,
         archive: Archive | None = None,
         keep_ended_s: float | None = None,
+        submission_images: tuple[str, ...] = (),
     ) -> None:
         self._tls = tls
         self.metrics = CoordinatorMetrics()
@@ -157,11 +162,25 @@ class Coordinator:
         self.keyring.load()
         token, self.made_token = read_or_create_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
+        self._pools = PoolRegistry(store)
+        self._pools.load()
+        service.scheduler.pool = self._pools.pool
+        submissions = SubmissionRegistry(store, submission_images)
+        submissions.load()
         self._reads = StoreThread("pliant-reads")
-        self._housekeeper = Housekeeper(self.service, store, archive, keep_ended_s)
+        self._housekeeper = Housekeeper(self.service, store, archive, keep_ended_s, end_tokens=self._end_tokens)
         history = JobHistory(store, archive)
         self._handlers = Handlers(
-            self.service, store, self._reads, history, self._housekeeper, self.keyring, self.metrics, lease_ttl_s
+            self.service,
+            store,
+            self._reads,
+            history,
+            self._housekeeper,
+            self.keyring,
+            self._pools,
+            submissions,
+            self.metrics,
+            lease_ttl_s,
         )
         api = application(self._handlers.by_name(), self.metrics)
         self.app = RequestGuard(
@@ -218,9 +237,21 @@ class Coordinator:
             self._reads.close()
 
     async def _refresh_tokens(self) -> None:
+        trouble = ""
         while True:
             await asyncio.sleep(REFRESH_S)
-            await self._reads.call(self.keyring.refresh)
+            try:
+                await self._reads.call(self.keyring.refresh)
+                await self._reads.call(self._pools.refresh)
+                trouble = ""
+            except PliantError as error:  # such as a record that a newer coordinator wrote
+                if error.why != trouble:
+                    log.warning("changes of tokens and pool by other coordinators are not read: %s", error.why)
+                trouble = error.why
+            self.service.service.scheduler.pool = self._pools.pool
+
+    async def _end_tokens(self, jobs: frozenset[str]) -> None:
+        await self._reads.call(partial(self.keyring.end_orphans, jobs))
 
     def _stop(self, server: uvicorn.Server) -> None:
         if server.should_exit:
@@ -260,21 +291,13 @@ class _Server(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn passes no limit of time for TLS handshakes, so with TLS the listeners are made here."""
+        """Listen. uvicorn limits neither the time nor the number of TLS handshakes, so with TLS it does not accept."""
         if self._tls is None:
             return await super().startup(sockets)
         await super().startup([])
-        loop = asyncio.get_running_loop()
         for sock in sockets or ():
-            listener = await loop.create_server(
-                self._protocol,
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=tls_listener.HANDSHAKE_S,
-                ssl_shutdown_timeout=tls_listener.SHUTDOWN_S,
-            )
-            self.servers.append(listener)
+            server = TlsServer(sock, self._tls.context, self._protocol)
+            self.servers.append(cast(asyncio.Server, server))
         return None
 
     def _protocol(self) -> BoundedProtocol:

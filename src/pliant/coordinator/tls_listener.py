@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +16,9 @@ from pliant.tls import FileWatch, load_ca, load_chain
 
 LOOK_S = 2.0  # interval of looks at the files
 HANDSHAKE_S = 10.0  # limit of a handshake, in which a client has proved nothing yet
+HANDSHAKES_MAX = 256  # at a time
+HASTE_S = 1.0  # for a handshake, while the most are under way and others wait
+ACCEPT_AGAIN_S = 0.1  # after a failure to accept a connection
 SHUTDOWN_S = 3.0  # for the other side's part of an orderly end
 
 log = logging.getLogger(__name__)
@@ -76,6 +82,97 @@ class TlsListener:
             self._watch.look()
 
 
+class TlsServer:
+    """Accept connections on a socket and make their handshakes, a bounded number at a time.
+
+    A client in a handshake has proved nothing yet. While the most handshakes are under way, further connections wait in
+    the kernel's queue. A handshake that takes longer than `HASTE_S` then gives way to them, the oldest first. Clients
+    that send nothing cannot keep others out. It has the methods of `asyncio.Server` that uvicorn calls.
+    """
+
+    limiter = LogLimiter()
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, protocol: Callable[[], asyncio.Protocol]) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._context = context
+        self._protocol = protocol
+        self._handshakes: dict[asyncio.Task[None], float] = {}  # under way, with the time of their begin, oldest first
+        self._not_begun: dict[asyncio.Task[None], socket.socket] = {}  # the newest of them, until they first run
+        self._ended = asyncio.Event()
+        self._closing = False
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        return (self._sock,)
+
+    def close(self) -> None:
+        """Accept no more. Connections whose handshake is complete stay open."""
+        self._closing = True
+        for task in (self._accepting, *self._handshakes):
+            task.cancel()
+        self._sock.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait([self._accepting, *self._handshakes])
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._closing:
+            await self._wait_for_room()
+            try:
+                connection, _ = await loop.sock_accept(self._sock)
+            except OSError as error:  # the client is gone, or no file descriptor is free
+                log.warning("a connection could not be accepted: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            task = loop.create_task(self._greet(connection))
+            self._handshakes[task] = loop.time()
+            self._not_begun[task] = connection
+            task.add_done_callback(self._end)
+
+    async def _wait_for_room(self) -> None:
+        loop = asyncio.get_running_loop()
+        while len(self._handshakes) >= HANDSHAKES_MAX:
+            oldest, since = next(iter(self._handshakes.items()))
+            left_s = since + HASTE_S - loop.time()
+            if left_s <= 0:
+                oldest.cancel()
+            self._ended.clear()
+            with suppress(TimeoutError):  # `wait_for` of Python 3.11 may take a cancellation for the end of the wait
+                async with asyncio.timeout(max(left_s, HASTE_S / 10)):
+                    await self._ended.wait()
+
+    async def _greet(self, connection: socket.socket) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        del self._not_begun[task]
+        connection.setblocking(False)
+        try:
+            await loop.connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            if not self._closing and (omitted := self.limiter.admit()) is not None:
+                log.warning("closed a slow connection: too many TLS handshakes are under way%s", _more(omitted))
+            raise
+        except OSError:  # `_LoggedHandshake` has logged the reason, if there is one to act on
+            connection.close()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        del self._handshakes[task]
+        if (connection := self._not_begun.pop(task, None)) is not None:
+            connection.close()  # the task was cancelled before it ran
+        self._ended.set()
+
+
 class _LoggedHandshake(ssl.SSLObject):
     """A connection whose failed handshake is logged, and whose client is sent the reason.
 
@@ -97,9 +194,12 @@ class _LoggedHandshake(ssl.SSLObject):
         except ssl.SSLError as error:
             self._failure = error
             if (omitted := self.limiter.admit()) is not None:
-                before = f" ({omitted} more like this before it)" if omitted else ""
-                log.warning("refused a connection: %s%s", describe_refusal(error), before)
+                log.warning("refused a connection: %s%s", describe_refusal(error), _more(omitted))
             raise ssl.SSLWantReadError from error
+
+
+def _more(omitted: int) -> str:
+    return f" ({omitted} more like this before it)" if omitted else ""
 
 
 def describe_refusal(error: ssl.SSLError) -> str:

@@ -107,6 +107,8 @@ __all__ = [
     "check_expected",
     "check_hold",
     "check_limit",
+    "check_now",
+    "check_text",
     "hold_lost",
 ]
 
@@ -249,6 +251,10 @@ class Store(Protocol):
         """Gain the hold, or renew it. Call again well before `until_s`."""
         ...
 
+    def holder(self, name: str, now: float) -> Hold | None:
+        """Return the hold in force under a name without asking for it; None if there is none."""
+        ...
+
     def release(self, hold: Hold) -> None:
         """End a hold, so that the next owner need not wait for its expiry. No effect if that hold is over."""
         ...
@@ -295,5 +301,18 @@ def check_hold(name: str, owner: str, ttl_s: float, now: float) -> None:
         raise BadInput("A hold needs a name and an owner.")
     if not (math.isfinite(ttl_s) and ttl_s > 0):
         raise BadInput(f"The time to live of a hold must be finite and above 0 s, got {ttl_s}.")
+    check_now(now)
+
+
+def check_now(now: float) -> None:
     if not math.isfinite(now):
         raise BadInput(f"`now` must be a finite number, got {now}.")
+
+
+def check_text(*names: str) -> None:
+    """Raise BadInput for a name that cannot be encoded in UTF-8."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"The name {name!r} cannot be encoded in UTF-8: it has a lone surrogate.") from None

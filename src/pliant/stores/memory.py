@@ -31,6 +31,7 @@ from pliant.stores.base import (
     check_expected,
     check_hold,
     check_limit,
+    check_now,
     hold_lost,
 )
 
@@ -178,6 +179,12 @@ class MemoryStore:
             term = self._terms[name] = self._terms.get(name, 0) + 1
         mine = self._holds[name] = Hold(name, owner, term, now + ttl_s, url)
         return mine
+
+    @_locked
+    def holder(self, name: str, now: float) -> Hold | None:
+        check_now(now)
+        held = self._holds.get(name)
+        return held if held is not None and now < held.until_s else None
 
     @_locked
     def release(self, hold: Hold) -> None:

@@ -12,6 +12,7 @@ from typing import get_args
 
 import msgspec
 
+from pliant.core.allocate import Pool
 from pliant.core.data.ledger import Lineage
 from pliant.core.messages import Event
 from pliant.core.model.checkpoint import Checkpoint
@@ -19,6 +20,8 @@ from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState
+from pliant.core.submissions import Submission, SubmissionState
+from pliant.core.tasks.model import HeldShard
 from pliant.wire.codec import Codec
 from pliant.wire.protocol import VERSION
 
@@ -45,6 +48,7 @@ class Scope(StrEnum):
     PUBLIC = "public"
     READ = "read"
     JOIN = "join"
+    SUBMIT = "submit"
     ADMIN = "admin"
 
     def covers(self, wanted: Scope) -> bool:
@@ -56,6 +60,7 @@ _COVERS = {
     Scope.PUBLIC: frozenset({Scope.PUBLIC}),
     Scope.READ: frozenset({Scope.PUBLIC, Scope.READ}),
     Scope.JOIN: frozenset({Scope.PUBLIC, Scope.READ, Scope.JOIN}),
+    Scope.SUBMIT: frozenset({Scope.PUBLIC, Scope.READ, Scope.SUBMIT}),
     Scope.ADMIN: frozenset(Scope),
 }
 
@@ -82,7 +87,10 @@ class WorkerUsage:
 
 @dataclass(frozen=True, slots=True)
 class RenewAgent:
-    """An agent renews its lease. It has the job up to `revision`; `usage` is for people and kept in memory only."""
+    """An agent renews its lease. It has the job up to `revision`.
+
+    `usage` has every worker process that runs. It is for people and for the pool, and kept in memory only.
+    """
 
     agent: AgentId
     revision: int = -1
@@ -113,6 +121,31 @@ class TokenRevocation:
     after_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class SubmissionStop:
+    """A request to stop the job of a submission and to delete it. Its workers save and leave; checkpoints stay."""
+
+    why: str = "the client asked to stop it"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionReport:
+    """The operator's report about a submission: its state, the reason, its job, and one line about that job."""
+
+    number: int
+    state: SubmissionState
+    why: str = ""
+    job: str = ""
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """The operator's metrics in Prometheus' text format. All names begin with `pliant_operator_`."""
+
+    text: str
+
+
 # ------------------------------------------------------------------------------------------------- answers
 
 
@@ -120,11 +153,13 @@ class TokenRevocation:
 class Done:
     """Accepted and durable, or nothing to do: the job is at this revision.
 
-    `durable` is the end of the durable history, in answers to a member's report or renewal.
+    `durable` is the end of the durable history, in answers to a member's report or renewal. `shards` are all that the
+    sender holds, in answers to a member of a task queue.
     """
 
     revision: int
     durable: Lineage | None = None
+    shards: tuple[HeldShard, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +227,10 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs by name."""
+    """Jobs by name. `next` begins the next page; it is empty after the last job."""
 
     jobs: tuple[JobLine, ...]
+    next: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +250,12 @@ class MemberLine:
     why: str
     cpu: float | None = None
     rss_bytes: int | None = None
+    holds: bool = False  # the state of the training, by the latest report
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
-    """One agent: its capacity, the workers it should run, the members on it, and its address."""
+    """One agent: its capacity, the workers it should run, the members on it, its address, and its only role if any."""
 
     id: AgentId
     capacity: int
@@ -226,6 +263,21 @@ class AgentLine:
     members: int
     address: str = ""
     draining: bool = False
+    role: str = ""
+    grace_s: float = 0.0  # the time it has to leave, once it is draining
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """The progress of a task queue, in shards."""
+
+    done: int
+    total: int
+    held: int
+    returned: int
+    attempts: int
+    evaluations: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +298,64 @@ class JobStatus:
     older_checkpoints: tuple[Checkpoint, ...] = ()  # kept ones before the newest
     checkpoint_wanted: bool = False  # a checkpoint is wanted and not written yet
     created_at: float = 0.0  # the time of its first attempt
+    granted: int | None = None  # the workers that the pool grants; None: the job is in no queue
+    granted_why: str = ""
+    tasks: TaskProgress | None = None  # None: it is no task queue
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionLine:
+    """A submission without its contents. `job` is the name of its job here, `status` one line about that job.
+
+    Both are empty until an operator has created the job.
+    """
+
+    number: int
+    task: str
+    state: SubmissionState
+    why: str
+    job: str
+    status: str
+    made_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSubmission:
+    """A submission for the operator. `wanted` is there until the operator has taken it up."""
+
+    line: SubmissionLine
+    wanted: Submission | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionList:
+    """The submissions that are not over, oldest first."""
+
+    submissions: tuple[OpenSubmission, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One job that shares the pool. `held` are the slots that its workers may occupy, `position` is 0 if it runs."""
+
+    name: str
+    queue: str
+    priority: int
+    size_min: int
+    wanted: int
+    granted: int
+    held: int
+    position: int
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """The pool, None if none was set, and the jobs that share it: those with workers first, then by position."""
+
+    pool: Pool | None
+    jobs: tuple[QueueLine, ...]
 
 
 @dataclass(frozen=True, slots=True)

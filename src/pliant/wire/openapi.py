@@ -10,7 +10,7 @@ import msgspec
 from pliant import __version__
 from pliant.core.model.names import NAME_MAX
 from pliant.wire.api import PROTOCOL_HEADER, STORE_HEADER, Problem, Scope
-from pliant.wire.routes import ROUTES, Query, Route
+from pliant.wire.routes import ROUTES, NameQuery, Query, Route
 
 REFUSALS = {
     "400": "The request cannot be parsed.",
@@ -103,7 +103,9 @@ def _in_path(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": _NAME}
 
 
-def _in_query(query: Query) -> dict[str, Any]:
+def _in_query(query: Query | NameQuery) -> dict[str, Any]:
+    if isinstance(query, NameQuery):
+        return {"name": query.name, "in": "query", "required": False, "description": query.about, "schema": _NAME}
     schema = {
         "type": "integer" if query.kind is int else "number",
         "default": query.kind(query.default),

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pliant.core import messages as m
+from pliant.core.allocate import Pool
+from pliant.core.submissions import Submission
+from pliant.core.tasks import messages as t
 from pliant.wire import api
 from pliant.wire.api import Scope
 from pliant.wire.views import ViewUpdate
@@ -30,6 +33,14 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class NameQuery:
+    """A name in the query string. Without it, the value is empty."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One row of the table. A credential must cover `scope`.
 
@@ -44,7 +55,7 @@ class Route:
     about: str
     body: type | None = None
     reply: type | str = api.Done
-    query: tuple[Query, ...] = ()
+    query: tuple[Query | NameQuery, ...] = ()
     shared: bool = False
     streams: str = ""
 
@@ -52,6 +63,7 @@ class Route:
 AFTER = Query("after", int, 0, 0, 2**53, "the revision you have; 0 for none")
 WAIT = Query("wait_s", float, 25.0, 0, WAIT_MAX_S, "seconds to wait for a change")
 LIMIT = Query("limit", int, 100, 1, PAGE_MAX, "the most events to return")
+AFTER_JOB = NameQuery("after", "the `next` of the page before; without it, the first page")
 
 HEALTH = Route("health", "GET", "/healthz", Scope.PUBLIC, "Report whether this coordinator leads.", reply=api.Health)
 METRICS = Route(
@@ -69,7 +81,16 @@ OPENAPI = Route(
     reply="application/json",
     shared=True,
 )
-JOBS = Route("jobs", "GET", "/v1/jobs", Scope.READ, "List jobs by name.", reply=api.JobList, shared=True)
+JOBS = Route(
+    "jobs",
+    "GET",
+    "/v1/jobs",
+    Scope.READ,
+    f"List jobs by name, at most {PAGE_MAX} at a time.",
+    reply=api.JobList,
+    query=(AFTER_JOB,),
+    shared=True,
+)
 CREATE = Route("create", "POST", "/v1/jobs", Scope.ADMIN, "Create a job.", body=m.Create)
 JOB = Route(
     "job", "GET", "/v1/jobs/{job}", Scope.READ, "Return a job, its members and its agents.", reply=api.JobStatus
@@ -117,6 +138,75 @@ RENEW = Route("renew", "POST", "/v1/jobs/{job}/renew", Scope.JOIN, "Renew a memb
 RENEW_AGENT = Route(
     "renew-agent", "POST", "/v1/jobs/{job}/renew-agent", Scope.JOIN, "Renew an agent's lease.", body=api.RenewAgent
 )
+POOL = Route(
+    "pool",
+    "GET",
+    "/v1/pool",
+    Scope.READ,
+    "Return the pool and the jobs that share it, each with its grant or its position and the reason.",
+    reply=api.PoolStatus,
+)
+POOL_SET = Route(
+    "pool-set",
+    "POST",
+    "/v1/pool",
+    Scope.ADMIN,
+    "Set the pool that jobs with a queue share: its slots, how many of them are spot, and the queues.",
+    body=Pool,
+    reply=api.PoolStatus,
+)
+SUBMIT = Route(
+    "submit",
+    "POST",
+    "/v1/submissions",
+    Scope.SUBMIT,
+    "Submit a job to the cluster: an image, a command and numbers. The coordinator must accept submissions and the "
+    "image. The same request again has no effect.",
+    body=Submission,
+    reply=api.SubmissionLine,
+)
+SUBMISSION = Route(
+    "submission",
+    "GET",
+    "/v1/submissions/{task}",
+    Scope.SUBMIT,
+    "Return what became of a submission.",
+    reply=api.SubmissionLine,
+)
+SUBMISSION_STOP = Route(
+    "submission-stop",
+    "POST",
+    "/v1/submissions/{task}/stop",
+    Scope.SUBMIT,
+    "Stop the job of a submission and delete it, with the token that submitted it.",
+    body=api.SubmissionStop,
+    reply=api.SubmissionLine,
+)
+SUBMISSIONS = Route(
+    "submissions",
+    "GET",
+    "/v1/submissions",
+    Scope.ADMIN,
+    "List the submissions that are not over, for the operator.",
+    reply=api.SubmissionList,
+)
+SUBMISSION_REPORT = Route(
+    "submission-report",
+    "POST",
+    "/v1/submissions/{task}/report",
+    Scope.ADMIN,
+    "Report what became of a submission, as the operator.",
+    body=api.SubmissionReport,
+    reply=api.SubmissionLine,
+)
+OPERATOR_METRICS = Route(
+    "operator-metrics",
+    "POST",
+    "/v1/operator/metrics",
+    Scope.ADMIN,
+    "Report the operator's metrics, which `/metrics` returns with the coordinator's own for a minute.",
+    body=api.OperatorReport,
+)
 TOKENS = Route("tokens", "GET", "/v1/tokens", Scope.ADMIN, "List tokens, without their secrets.", reply=api.TokenList)
 TOKEN = Route(
     "token", "POST", "/v1/tokens", Scope.ADMIN, "Create a token.", body=api.TokenRequest, reply=api.CreatedToken
@@ -157,6 +247,11 @@ COMMANDS: dict[type, Route] = {
         "not-written", Scope.JOIN, m.PartNotWritten, "Report that a part of a checkpoint will never be written."
     ),
     m.NotReadable: _command("unreadable", Scope.JOIN, m.NotReadable, "Report that a checkpoint cannot be read."),
+    t.JoinTasks: _command("join-tasks", Scope.JOIN, t.JoinTasks, "Join a task queue as a member."),
+    t.TakeShards: _command("take-shards", Scope.JOIN, t.TakeShards, "Take shards of a task queue."),
+    t.AdvanceShard: _command("advance-shard", Scope.JOIN, t.AdvanceShard, "Report the processed records of a shard."),
+    t.CompleteShard: _command("complete-shard", Scope.JOIN, t.CompleteShard, "Report that a shard is done."),
+    t.FailShard: _command("fail-shard", Scope.JOIN, t.FailShard, "Report that user code raised on a shard."),
     m.RequestCheckpoint: _command(
         "checkpoint", Scope.ADMIN, m.RequestCheckpoint, "Save the state at the next boundary."
     ),
@@ -177,6 +272,14 @@ ROUTES: tuple[Route, ...] = (
     RENEW,
     RENEW_AGENT,
     *COMMANDS.values(),
+    POOL,
+    POOL_SET,
+    SUBMIT,
+    SUBMISSION,
+    SUBMISSION_STOP,
+    SUBMISSIONS,
+    SUBMISSION_REPORT,
+    OPERATOR_METRICS,
     TOKENS,
     TOKEN,
     TOKEN_END,

@@ -89,7 +89,7 @@ class ViewUpdate:
     `durable` is the end of the durable history: progress alone does not end a wait.
 
     `generation` is the newest one that has the member, with its `rank` and `size`; 0, -1 and 0 if none has it. `keys`
-    are those of its open generations, ascending. `spare_why` is the reason why no generation can ever have it.
+    are those of its open generations, ascending. `spare_why` is the reason why it is a spare.
     """
 
     revision: int
@@ -151,11 +151,11 @@ PeerKeys = Mapping[MemberId, tuple[PeerKey, ...]]
 """For each member of an open world, the keys of the generations that have it."""
 
 
-def peer_keys(job: Job, key: Callable[[str, int], str]) -> PeerKeys:
+def peer_keys(job: Job, key: Callable[[str, float, int], str]) -> PeerKeys:
     """Return the keys of each member. Call once for a change. Members of the same generations share one tuple."""
     found: dict[MemberId, tuple[PeerKey, ...]] = {}
     for world in job.worlds:
-        another = PeerKey(world.number, key(job.name, world.number))
+        another = PeerKey(world.number, key(job.name, job.created_at, world.number))
         longer: dict[tuple[PeerKey, ...], tuple[PeerKey, ...]] = {}
         for member in world.members:
             had = found.get(member, ())

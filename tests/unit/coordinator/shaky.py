@@ -96,6 +96,10 @@ class Shaky:
         self._fail("hold")
         return self.inner.hold(name, owner, ttl_s, now, url)
 
+    def holder(self, name: str, now: float) -> Hold | None:
+        self._fail("holder")
+        return self.inner.holder(name, now)
+
     def release(self, hold: Hold) -> None:
         self.inner.release(hold)
 

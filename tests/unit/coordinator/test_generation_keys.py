@@ -24,34 +24,39 @@ def secret(store: Shaky) -> str:
     return decode_state(kept.record, PeerSecret).secret
 
 
-def test_a_key_is_made_of_the_secret_the_job_and_the_generation(store: Shaky) -> None:
-    key = GenerationKeys(store).key("demo", 3)
-    expected = hmac.new(bytes.fromhex(secret(store)), b"demo\n3", hashlib.sha256).hexdigest()
+def test_a_key_is_made_of_the_secret_the_job_its_creation_and_the_generation(store: Shaky) -> None:
+    key = GenerationKeys(store).key("demo", 12.5, 3)
+    expected = hmac.new(bytes.fromhex(secret(store)), b"demo\n12.5\n3", hashlib.sha256).hexdigest()
     assert key == expected
     assert len(bytes.fromhex(secret(store))) == SECRET_BYTES
 
 
 def test_every_job_and_generation_has_a_key_of_its_own(store: Shaky) -> None:
     peers = GenerationKeys(store)
-    keys = {peers.key(job, generation) for job in ("demo", "demo1", "other") for generation in (1, 2, 11)}
+    keys = {peers.key(job, 1.0, generation) for job in ("demo", "demo1", "other") for generation in (1, 2, 11)}
     assert len(keys) == 9
 
 
+def test_a_job_that_was_deleted_and_created_again_has_other_keys(store: Shaky) -> None:
+    peers = GenerationKeys(store)
+    assert peers.key("demo", 1.0, 1) != peers.key("demo", 2.0, 1)
+
+
 def test_the_keys_stay_the_same_for_whoever_opens_the_store_later(store: Shaky) -> None:
-    first = GenerationKeys(store).key("demo", 1)
+    first = GenerationKeys(store).key("demo", 0.0, 1)
     writes = len(store.writes)
-    assert GenerationKeys(store).key("demo", 1) == first
+    assert GenerationKeys(store).key("demo", 0.0, 1) == first
     assert len(store.writes) == writes
 
 
 def test_another_store_has_other_keys(store: Shaky) -> None:
-    assert GenerationKeys(store).key("demo", 1) != GenerationKeys(MemoryStore("other")).key("demo", 1)
+    assert GenerationKeys(store).key("demo", 0.0, 1) != GenerationKeys(MemoryStore("other")).key("demo", 0.0, 1)
 
 
 def test_of_two_that_make_the_secret_at_once_both_take_the_first(store: Shaky) -> None:
     rival: list[GenerationKeys] = []
     store.before_write = [lambda: rival.append(GenerationKeys(store.inner))]
-    assert GenerationKeys(store).key("demo", 1) == rival[0].key("demo", 1)
+    assert GenerationKeys(store).key("demo", 0.0, 1) == rival[0].key("demo", 0.0, 1)
 
 
 def test_after_a_timeout_the_next_attempt_takes_what_was_written(store: Shaky) -> None:

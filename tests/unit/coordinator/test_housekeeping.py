@@ -178,6 +178,30 @@ def test_jobs_that_are_not_loaded_are_archived_and_deleted_too(house: House) -> 
     later.run(body)
 
 
+def test_a_sweep_passes_on_all_names_and_the_ended_jobs_that_it_reads(house: House) -> None:
+    async def fill() -> None:
+        await house.grow("one", 1)
+        await house.send("one", m.Cancel("enough"))
+        await house.grow("two", 1)
+
+    house.run(fill)
+    later = House(house.store, house.archive, house.folder, house.wall)
+    names: list[frozenset[str]] = []
+    ended: list[str] = []
+
+    async def end_tokens(jobs: frozenset[str]) -> None:
+        names.append(jobs)
+
+    later.keeper = Housekeeper(later.service, later.store, later.archive, end_tokens=end_tokens)
+    later.keeper.on_ended = lambda known: ended.append(known.job.name if known.job else "")
+
+    async def body() -> None:
+        await later.work()
+        assert (names, ended) == ([frozenset({"one", "two"})], ["one"])
+
+    later.run(body)
+
+
 def test_jobs_are_kept_if_the_operator_says_so(house: House) -> None:
     house.keep_ended_s = None
     house.__post_init__()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -102,12 +103,12 @@ async def test_who_knows_nothing_is_told_everything_at_once(office: Office) -> N
 
 @in_office
 async def test_a_member_is_told_the_keys_of_the_generations_that_have_it(office: Office) -> None:
-    key = GenerationKeys(office.store).key
+    key = partial(GenerationKeys(office.store).key, "demo", 1000.0)
     await office.tell(CREATE, join(A))
-    assert (await office.watch(A)).keys == (PeerKey(1, key("demo", 1)),)
+    assert (await office.watch(A)).keys == (PeerKey(1, key(1)),)
     await office.tell(ENTERED, join(B))
-    assert (await office.watch(A)).keys == (PeerKey(1, key("demo", 1)), PeerKey(2, key("demo", 2)))
-    assert (await office.watch(B)).keys == (PeerKey(2, key("demo", 2)),)
+    assert (await office.watch(A)).keys == (PeerKey(1, key(1)), PeerKey(2, key(2)))
+    assert (await office.watch(B)).keys == (PeerKey(2, key(2)),)
     await office.tell(m.Leave(B, 0, "bye"))
     assert [world.members for world in office.seen(A).worlds] == [(A,), (A, B), (A,)]
     assert (await office.watch(B)).keys == ()  # generation 2 is open still; who is gone is told nothing of it

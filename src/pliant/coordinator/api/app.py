@@ -28,14 +28,14 @@ from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS
 from pliant.coordinator.api.responses import CHUNK_BYTES, UnreadAnswers, answer, refuse
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing
 from pliant.core.messages import Code
-from pliant.core.model.names import bad_name
+from pliant.core.model.names import bad_path_name
 from pliant.errors import BadInput, StoreError, StoreTimeout
 from pliant.telemetry import CoordinatorMetrics
 from pliant.wire.api import IN_DOUBT, PROTOCOL_HEADER, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.codec import Body, encode_reply
 from pliant.wire.protocol import is_newer, parse_version
-from pliant.wire.routes import ROUTES, Query, Route
+from pliant.wire.routes import ROUTES, NameQuery, Query, Route
 
 BODY_MAX = 1024 * 1024
 BODY_TIME_S = 10.0
@@ -88,7 +88,7 @@ class Call:
     route: Route
     grant: Grant | None
     path: Mapping[str, str]
-    query: Mapping[str, float]
+    query: Mapping[str, float | str]
     body: object
     headers: Mapping[bytes, bytes]
     receive: Receive
@@ -167,7 +167,7 @@ class _Endpoint:
         self._unread = unread
         self._body: Body[object] | None = Body(route.body) if route.body is not None else None
         self._media = route.reply if isinstance(route.reply, str) else "application/json"
-        self._defaults = {query.name: query.kind(query.default) for query in route.query}
+        self._defaults = _defaults(route.query)
         self._ok_duration: Histogram | None = None  # made at the first use: most routes are never called
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -224,8 +224,8 @@ class _Endpoint:
             raise ApiError(401, "no-credential", "the request did not pass the credential check")
         if grant is not None and (why := grant.refusal(self.route, path.get("job"))):
             raise ApiError(403, "not-allowed", why)
-        for name in path.values():
-            if wrong := bad_name(name):
+        for kind, name in path.items():
+            if wrong := bad_path_name(kind, name):
                 raise ApiError(422, Code.BAD, wrong)
         headers: Mapping[bytes, bytes] = scope[HEADERS]
         query = _query(scope["query_string"], self.route.query) if scope["query_string"] else self._defaults
@@ -262,17 +262,27 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
         raise ApiError(408, "too-slow", f"the body must arrive within {BODY_TIME_S:g} s") from None
 
 
-def _query(text: bytes, known: tuple[Query, ...]) -> dict[str, float]:
-    """Parse the query: known names, each at most once, with numbers within their bounds."""
+def _defaults(known: tuple[Query | NameQuery, ...]) -> dict[str, float | str]:
+    return {query.name: "" if isinstance(query, NameQuery) else query.kind(query.default) for query in known}
+
+
+def _query(text: bytes, known: tuple[Query | NameQuery, ...]) -> dict[str, float | str]:
+    """Parse the query: known parameters, each at most once, with names, or numbers within their bounds."""
     try:
         given = parse_qs(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=16)
     except ValueError as error:
         raise ApiError(422, Code.BAD, f"the query is malformed: {error}") from None
-    values = {query.name: query.kind(query.default) for query in known}
+    values = _defaults(known)
     for name, texts in given.items():
         query = next((query for query in known if query.name == name), None)
         if query is None:
             raise ApiError(422, Code.BAD, f"unknown query parameter {name[:40]!r}")
+        if isinstance(query, NameQuery):
+            wrong = bad_path_name(name, texts[0]) if len(texts) == 1 else f"{name} must be given once"
+            if wrong:
+                raise ApiError(422, Code.BAD, wrong)
+            values[name] = texts[0]
+            continue
         # Python's own parser also accepts "1_0" and " 1".
         is_number = len(texts) == 1 and _NUMBERS[query.kind].fullmatch(texts[0])
         value = query.kind(texts[0]) if is_number else query.high + 1

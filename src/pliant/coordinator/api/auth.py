@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pliant.core.model.names import bad_name
@@ -24,6 +24,8 @@ STREAM = "@tokens"
 TOKENS_MAX = 10_000
 LABEL_MAX = 200
 ENDED_KEPT_S = 7 * 86400.0  # how long an expired token stays in the list with its time of expiry
+ORPHAN_S = 86400.0  # age from which a token ends whose job does not exist
+ORPHANS_AT_ONCE = 100  # in one write
 REFRESH_S = 1.0  # how long a token may stay valid here after another coordinator expired it
 TRIES = 4
 _CHALLENGE = re.compile(r"([0-9a-f]{12}) ([0-9a-f]{32,128})")
@@ -190,6 +192,16 @@ class TokenRegistry:
             self._write(TokenExpires(id_, ends_at, is_revoked))
         return self._line(self._keys[id_])
 
+    def end_orphans(self, jobs: Collection[str]) -> None:
+        """End the tokens that are valid until the end of a job that no longer exists.
+
+        `jobs` are all jobs of the store. A new token is left alone: its job may be about to be created.
+        """
+        now = self._wall()
+        orphans = [key.id for key in self._keys.values() if key.made_at < now - ORPHAN_S and _is_orphan(key, jobs)]
+        for first in range(0, len(orphans), ORPHANS_AT_ONCE):
+            self._write(*(TokenExpires(id_, now, is_revoked=True) for id_ in orphans[first : first + ORPHANS_AT_ONCE]))
+
     def lines(self) -> tuple[TokenLine, ...]:
         """Return all tokens without their secrets."""
         return tuple(self._line(key) for key in self._keys.values())
@@ -214,13 +226,14 @@ class TokenRegistry:
             return {id_: key for id_, key in keys.items() if _is_kept(key, ended_from)}
         return {id_: key for id_, key in keys.items() if not self._is_removable(key)}
 
-    def _write(self, change: TokenCreated | TokenExpires) -> None:
+    def _write(self, *changes: TokenCreated | TokenExpires) -> None:
         for _ in range(TRIES):
             keys = dict(self._keys)
-            _apply(keys, change)
+            for change in changes:
+                _apply(keys, change)
             keys = self._kept(keys)
             record = encode_state(StoredTokens(tuple(keys.values())))
-            write = Write(STREAM, self._revision, (_CHANGES.encode(change),), record)
+            write = Write(STREAM, self._revision, tuple(map(_CHANGES.encode, changes)), record)
             (outcome,) = self._store.write([write])
             if isinstance(outcome, Written):
                 self._keys, self._revision = keys, outcome.revision
@@ -244,6 +257,10 @@ class TokenRegistry:
         if key is None and problem is not None:
             raise StoreUnavailable(f"The tokens could not be read: {problem}")
         return key
+
+
+def _is_orphan(key: StoredToken, jobs: Collection[str]) -> bool:
+    return key.until_job_ends and not key.is_revoked and key.job is not None and key.job not in jobs
 
 
 def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) -> None:
@@ -274,7 +291,9 @@ def _with_job(key: StoredToken) -> str:
 
 def _check_request(request: TokenRequest) -> None:
     if request.scope is Scope.PUBLIC:
-        raise BadInput("A token must have scope read, join or admin; public routes need no token.")
+        raise BadInput("A token must have scope read, join, submit or admin; public routes need no token.")
+    if request.scope is Scope.SUBMIT and request.job is not None:
+        raise BadInput("A token with scope submit cannot be bound to a job: its jobs do not exist yet.")
     if request.job is not None and (wrong := bad_name(request.job)):
         raise BadInput(f"This is not the name of a job: {wrong}.")
     if request.until_job_ends and request.job is None:

@@ -1,16 +1,17 @@
 """The lines of ended jobs in a list of jobs.
 
-A coordinator loads the live jobs only. The lines of the others are read at the first list and remembered: an ended job
-does not change, unless it is created again.
+A coordinator loads the live jobs only. The lines of the others are read when they are first listed and remembered: an
+ended job does not change, unless it is created again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from pliant.coordinator.api.job_status import job_line
 from pliant.coordinator.service.inbox import Pumped
-from pliant.coordinator.service.loaded_jobs import RESERVED, read_job
+from pliant.coordinator.service.loaded_jobs import RESERVED, LoadedJob, read_job
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
 from pliant.errors import BadInput
@@ -37,9 +38,12 @@ class EndedJobs:
         for name in pumped.changed:
             self._lines.pop(name, None)
 
-    async def lines(self) -> list[JobLine]:
-        """Return the lines of all jobs of the store that are not loaded."""
-        names = [name for name in await self._reads.call(self._store.jobs) if self._is_missing(name)]
+    async def names(self) -> list[str]:
+        """Return the names of all jobs of the store that are not loaded."""
+        return [name for name in await self._reads.call(self._store.jobs) if self._is_missing(name)]
+
+    async def lines(self, names: Sequence[str]) -> list[JobLine]:
+        """Return the lines of some of them. A job that cannot be read has none."""
         shown = {name: self._lines[name] for name in names if name in self._lines}
         unknown = [name for name in names if name not in shown]
         for first in range(0, len(unknown), CHUNK):
@@ -50,6 +54,11 @@ class EndedJobs:
                     if len(self._lines) < LINES_MAX:
                         self._lines[line.name] = line
         return list(shown.values())
+
+    def remember(self, known: LoadedJob) -> None:
+        """Keep the line of an ended job that was read for another reason, so that a list need not read it again."""
+        if known.job is not None and len(self._lines) < LINES_MAX and self._is_missing(known.job.name):
+            self._lines[known.job.name] = job_line(known.job, known.revision)
 
     def _is_missing(self, name: str) -> bool:
         return not name.startswith(RESERVED) and self._service.job(name) is None

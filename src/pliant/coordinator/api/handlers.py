@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +16,13 @@ from pliant import __version__
 from pliant.coordinator.api.app import STATUS, ApiError, Call, ClientConnection, Handler
 from pliant.coordinator.api.auth import TokenRegistry
 from pliant.coordinator.api.ended_jobs import EndedJobs
-from pliant.coordinator.api.job_status import job_line, job_status
+from pliant.coordinator.api.job_status import job_line, job_status, pool_status
+from pliant.coordinator.api.submissions import SubmissionHandlers
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.history import JobHistory
 from pliant.coordinator.housekeeping import Housekeeper
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing, LongPoll
+from pliant.coordinator.pool_registry import PoolRegistry
 from pliant.coordinator.service.inbox import (
     Accepted,
     DeletionReply,
@@ -31,17 +35,20 @@ from pliant.coordinator.service.inbox import (
     truncate_texts,
 )
 from pliant.coordinator.store_thread import StoreThread
+from pliant.coordinator.submission_registry import SubmissionRegistry
 from pliant.core.accounting.activity import Category, categories_of, running_workers
+from pliant.core.allocate import Pool
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
+from pliant.core.tasks.messages import JoinTasks
 from pliant.errors import StoreError
 from pliant.stores.base import Entry, Store
 from pliant.telemetry import CoordinatorMetrics, JobSample
 from pliant.wire import api
 from pliant.wire.codec import encode_reply
 from pliant.wire.openapi import document
-from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
+from pliant.wire.routes import COMMANDS, PAGE_MAX, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200  # events
 PAGE_BYTES = 1 << 18
@@ -51,6 +58,9 @@ NOT_LEADING = "this coordinator does not decide at the moment"
 ENDED_SHOWN_S = 3600.0  # how long the metrics have a job after its end
 JOBS_SHOWN_MAX = 500
 USES_MAX = 1024  # workers of one agent
+OPERATOR_SHOWN_S = 60.0
+OPERATOR_TEXT_MAX = 1 << 16
+_OPERATOR_LINE = re.compile(r"(# (HELP|TYPE) )?pliant_operator_[ -~]*")
 STREAM_QUIET_S = 15.0  # then a comment is sent, so that both sides notice a dead connection
 
 
@@ -68,6 +78,8 @@ class Handlers:
         history: JobHistory,
         housekeeper: Housekeeper,
         tokens: TokenRegistry,
+        pools: PoolRegistry,
+        submissions: SubmissionRegistry,
         metrics: CoordinatorMetrics,
         lease_ttl_s: float,
     ) -> None:
@@ -77,11 +89,15 @@ class Handlers:
         self._history = history
         self._housekeeper = housekeeper
         self._registry = tokens
+        self._pools = pools
         self._metrics = metrics
         self._lease_ttl_s = lease_ttl_s
         self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
         self._connections: dict[tuple[str, Sender], ClientConnection] = {}  # on which a sender last joined or watched
         self._ended = EndedJobs(service.service, store, reads)
+        housekeeper.on_ended = self._ended.remember
+        self._submissions = SubmissionHandlers(submissions, reads, self._require_leadership)
+        self._operator_text = (b"", -OPERATOR_SHOWN_S)  # the operator's metrics, and when they came
         self._streams: Counter[str] = Counter()  # open event streams, by token
         self._uses: dict[str, dict[AgentId, tuple[api.WorkerUsage, ...]]] = {}  # by job, as last reported by each agent
 
@@ -105,6 +121,10 @@ class Handlers:
             "events": self._events,
             "watch": self._watch,
             "orders": self._orders,
+            "pool": self._pool,
+            "pool-set": self._set_pool,
+            **self._submissions.by_name(),
+            "operator-metrics": self._note_operator,
             "tokens": self._tokens,
             "token": self._token,
             "token-end": self._token_end,
@@ -127,7 +147,7 @@ class Handlers:
     async def _command(self, call: Call) -> bytes:
         command: Command = truncate_texts(call.body)  # type: ignore[arg-type]  # these routes have commands as bodies
         answer = await self._execute(call.job, command)
-        if isinstance(command, Join):
+        if isinstance(command, Join | JoinTasks):
             self._track_connection(call, Sender("member", command.member))
         elif isinstance(command, AgentJoin):
             self._track_connection(call, Sender("agent", command.agent))
@@ -151,6 +171,10 @@ class Handlers:
         self._require_plausible(call, renewal.revision)
         sender = Sender("agent", renewal.agent)
         answer = _encode_done(await self._service.renew(call.job, sender, renewal.revision))
+        found = self._service.service.job(call.job)
+        if found is not None and found[0].spec.queue:
+            workers = (use.member for use in renewal.usage)
+            self._service.service.scheduler.note_workers(call.job, renewal.agent, workers, time.monotonic())
         if renewal.usage:
             self._note_uses(call.job, renewal)
         return answer
@@ -309,7 +333,17 @@ class Handlers:
         metrics.sample_jobs(_job_samples(jobs, time.time()))
         metrics.waiting.set(self._service.notifications.waiting)
         metrics.leads.set(service.leads)
-        return metrics.render()
+        text, at = self._operator_text
+        return metrics.render() + (text if time.monotonic() - at < OPERATOR_SHOWN_S else b"")
+
+    async def _note_operator(self, call: Call) -> bytes:
+        self._require_leadership()
+        assert isinstance(call.body, api.OperatorReport)
+        text = call.body.text
+        if len(text) > OPERATOR_TEXT_MAX or not all(map(_OPERATOR_LINE.fullmatch, text.splitlines())):
+            raise ApiError(422, Code.BAD, "text must have metrics whose names begin with pliant_operator_")
+        self._operator_text = (text.encode(), time.monotonic())
+        return encode_reply(api.Done(0))
 
     async def _about(self, call: Call) -> bytes:
         service, grant = self._service.service, call.grant
@@ -339,11 +373,16 @@ class Handlers:
         only = call.grant.job if call.grant else None
         if only is not None and (refusal := await self._service.find(only)) is not None:
             raise ApiError(503, "unavailable", refusal.why)
-        ended = [] if only is not None else await self._ended.lines()
-        found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
+        others = [] if only is not None else await self._ended.names()
+        names = sorted({*service.names(), *others} if only is None else {only})
+        first = bisect_right(names, str(call.query["after"]))
+        page = names[first : first + PAGE_MAX]
+        ended = await self._ended.lines([name for name in page if service.job(name) is None])
+        found = [known for name in page if (known := service.job(name))]
         silent_s = service.isolated_s(time.monotonic())
-        lines = [*(job_line(job, revision, silent_s) for job, revision in found), *ended]
-        return encode_reply(api.JobList(tuple(sorted(lines, key=lambda line: line.name))))
+        lines = {line.name: line for line in (*ended, *(job_line(*known, silent_s) for known in found))}
+        following = page[-1] if first + PAGE_MAX < len(names) else ""
+        return encode_reply(api.JobList(tuple(lines[name] for name in page if name in lines), following))
 
     async def _job(self, call: Call) -> bytes:
         known = await self._require_found(call.job)
@@ -374,6 +413,21 @@ class Handlers:
         return ApiError(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
+
+    async def _pool(self, call: Call) -> bytes:
+        self._require_leadership()
+        return encode_reply(pool_status(self._pools.pool, self._service.service.scheduler.shown))
+
+    async def _set_pool(self, call: Call) -> bytes:
+        assert isinstance(call.body, Pool)
+        self._require_leadership()
+        await self._reads.call(partial(self._pools.set, call.body))
+        self._service.service.scheduler.pool = self._pools.pool
+        return await self._pool(call)
+
+    def _require_leadership(self) -> None:
+        if not self._service.service.leads:
+            raise _not_leading(self._service.service.why)
 
     async def _tokens(self, call: Call) -> bytes:
         return encode_reply(api.TokenList(self._registry.lines()))
@@ -421,8 +475,8 @@ def _not_leading(why: str) -> ApiError:
 
 def _encode_done(reply: Reply | RenewalReply | DeletionReply) -> bytes:
     _require_accepted(reply)
-    view = reply.answer.view if isinstance(reply.answer, Accepted) else None
-    return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
+    view, shards = (reply.answer.view, reply.answer.shards) if isinstance(reply.answer, Accepted) else (None, None)
+    return encode_reply(api.Done(reply.revision, view.durable if view is not None else None, shards))
 
 
 def _require_accepted(reply: Reply | RenewalReply | DeletionReply) -> None:
@@ -439,7 +493,7 @@ def _require_accepted(reply: Reply | RenewalReply | DeletionReply) -> None:
 def _long_poll(call: Call, seconds: float | None = None) -> Iterator[LongPoll]:
     disconnected = asyncio.get_running_loop().create_task(call.wait_disconnected())
     try:
-        yield LongPoll(call.query["wait_s"] if seconds is None else seconds, disconnected)
+        yield LongPoll(float(call.query["wait_s"]) if seconds is None else seconds, disconnected)
     finally:
         disconnected.cancel()
 

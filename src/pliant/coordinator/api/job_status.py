@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from types import MappingProxyType
 
+from pliant.core.allocate import Allotment, Demand, Pool
 from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import MemberState, member_state, spare_why
-from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, WorkerUsage
+from pliant.core.model.view import MemberState, member_state, mismatch_why
+from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, PoolStatus, QueueLine, TaskProgress, WorkerUsage
 
 NO_USES: Mapping[MemberId, WorkerUsage] = MappingProxyType({})
 
@@ -22,6 +23,9 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
     world = job.world(job.current)
     launch = _running(job)
     size = len(world.members) if world else 0
+    tasks = _task_progress(job)
+    if tasks is not None:
+        size = len(job.members)
     return JobLine(
         name=job.name,
         state=job.state,
@@ -32,12 +36,28 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
         size_min=job.spec.size_min,
         size_max=job.spec.size_max,
         generation=job.generation if not job.is_live else job.current,
-        step=job.durable.step,
-        total_steps=job.terms.grid.total_steps if job.terms else None,
-        epoch=_epoch(job),
+        step=tasks.done if tasks else job.durable.step,
+        total_steps=tasks.total if tasks else job.terms.grid.total_steps if job.terms else None,
+        epoch=tasks.epoch if tasks else _epoch(job),
         revision=revision,
         since=job.state_since,
         warning=_describe_isolation(job, silent_s),
+    )
+
+
+def _task_progress(job: Job) -> TaskProgress | None:
+    state = job.tasks
+    if state is None:
+        return None
+    done, terms = state.done, state.terms
+    return TaskProgress(
+        done=done,
+        total=terms.total_shards,
+        held=len(state.held),
+        returned=len(state.returned),
+        attempts=state.attempts,
+        evaluations=state.evaluations,
+        epoch=min(done // terms.shards_per_epoch, terms.epochs - 1),
     )
 
 
@@ -99,14 +119,24 @@ def job_status(
                 agent=member.agent,
                 number=member.number,
                 pid=None if job.state.ended else member.pid or None,
-                why=member.why or spare_why(job, member.id),
+                why=member.why or mismatch_why(job, member.id),
                 cpu=uses[member.id].cpu if member.id in uses else None,
                 rss_bytes=uses[member.id].rss_bytes if member.id in uses else None,
+                holds=member.id in job.holders,
             )
             for member in members
         ),
         agents=tuple(
-            AgentLine(each.id, each.capacity, wanted.get(each.id, 0), present[each.id], each.address, each.draining)
+            AgentLine(
+                id=each.id,
+                capacity=each.capacity,
+                wanted=wanted.get(each.id, 0),
+                members=present[each.id],
+                address=each.address,
+                draining=each.draining,
+                role=each.role,
+                grace_s=each.grace_s,
+            )
             for each in job.agents
         ),
         durable=job.durable,
@@ -116,4 +146,27 @@ def job_status(
         created_at=job.created_at,
         live=job.is_live,
         attempt=job.attempt,
+        granted=job.granted if job.spec.queue else None,
+        granted_why=job.granted_why,
+        tasks=_task_progress(job),
     )
+
+
+def pool_status(pool: Pool | None, shown: tuple[tuple[Demand, Allotment], ...]) -> PoolStatus:
+    """Return the pool, and the jobs that share it by rank."""
+    lines = (
+        QueueLine(
+            name=demand.name,
+            queue=demand.queue,
+            priority=demand.priority,
+            size_min=demand.size_min,
+            wanted=demand.wanted,
+            granted=found.size,
+            held=demand.held,
+            position=found.position,
+            reason=found.reason.value,
+            why=found.why,
+        )
+        for demand, found in shown
+    )
+    return PoolStatus(pool, tuple(lines))

@@ -12,6 +12,7 @@ from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Job
+from pliant.core.tasks.messages import ShardProgress
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import encode_state
@@ -36,6 +37,10 @@ class Draft:
     @property
     def changes_membership(self) -> bool:
         return changes_membership(self.events)
+
+    @property
+    def changes_shards(self) -> bool:
+        return any(isinstance(event, ShardProgress) for event in self.events)
 
     def encode(self) -> Write:
         """Return the write that makes the events durable."""
@@ -81,5 +86,6 @@ def draft_decisions(
     if job is not None and events and changes_membership(events):
         job, more = settle_all(job, wall)
         events += more
+    if any(not isinstance(event, m.StepsCommitted) for event in events):
         bug = "; ".join(all_violations(known.job, events))
     return Draft(name, known, submitted, job, events, answers, bug)

@@ -11,6 +11,8 @@ from pliant.core.messages.commands import SCHEDULED
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
+from pliant.core.tasks.messages import AdvanceShard, CompleteShard, FailShard, JoinTasks, ShardOverdue, TakeShards
+from pliant.core.tasks.model import HeldShard
 
 
 class Sender(NamedTuple):
@@ -26,6 +28,7 @@ class Accepted:
 
     revision: int
     view: View | None
+    shards: tuple[HeldShard, ...] | None = None  # all that the sender holds, if it is a member of a task queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def truncate_texts(command: Command) -> Command:
             len(command.why) > TEXT_MAX
         ):
             return replace(command, why=_truncate(command.why))
-        case m.Exited() if len(command.error) > TEXT_MAX:
+        case m.Exited() | FailShard() if len(command.error) > TEXT_MAX:
             return replace(command, error=_truncate(command.error))
         case _:
             return command
@@ -148,6 +151,10 @@ def sender_of(command: Command) -> MemberId | None:
             return member
         case m.PartNotWritten(member=member) | m.NotReadable(member=member):
             return member
+        case JoinTasks(member=member) | TakeShards(member=member) | AdvanceShard(member=member):
+            return member
+        case CompleteShard(member=member) | FailShard(member=member):
+            return member
         case _:
             return None
 
@@ -173,6 +180,9 @@ def command_for_expiry(kind: str, ident: str) -> Command:
             return m.AgentSuspect(AgentId(ident))
         case "save":
             return m.RequestCheckpoint(SCHEDULED)
+        case "shard":
+            attempt, _, upto = ident.partition(":")
+            return ShardOverdue(int(attempt), int(upto))
         case _:
             return m.WaitOver()
 

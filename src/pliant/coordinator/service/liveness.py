@@ -52,6 +52,9 @@ class Liveness:
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
             if job.state is JobState.WAITING and job.spec.wait_limit_s is not None and not is_stopping(job):
                 wanted[name, "wait", ""] = job.spec.wait_limit_s
+            if job.tasks is not None:
+                deadline_s = job.tasks.terms.deadline_s
+                wanted |= {(name, "shard", f"{each.attempt}:{each.upto}"): deadline_s for each in job.tasks.held}
             if job.state is JobState.STOPPING:
                 wanted[name, "stop", ""] = STOP_GRACE_S + STOP_MARGIN_S
             if (
@@ -125,6 +128,10 @@ class Liveness:
         """Return how long no message has arrived, if that is too long; infinite if none ever has."""
         return self._isolation.quiet_s(now) if self._isolation.is_isolated(now) else None
 
+    def quiet_s(self, now: float) -> float:
+        """Return how long no message has arrived; infinite if none ever has."""
+        return self._isolation.quiet_s(now)
+
     @property
     def expects_messages(self) -> bool:
         """True if a job has a member or an agent, which must renew its lease."""
@@ -180,7 +187,7 @@ class Liveness:
         connection is not exempt: its lease runs. If the coordinator was isolated at that moment, the lease restarts
         then, because the sender may be on its way back.
         """
-        if key[1] not in _SUSPICION:
+        if key[1] not in _SUSPICION and key[1] != "shard":
             return None
         if key in self._hangups:
             return self._hangups[key]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pliant.coordinator.service.inbox import Accepted, Sender
 from pliant.core.job.evolve import evolve
 from pliant.core.model.job import Job
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import view_of
 from pliant.errors import BadInput
 from pliant.stores.base import Store, Stored
 from pliant.wire.api import EVENTS
@@ -46,6 +49,11 @@ class LoadedJobs:
             if len(self._ended) > ENDED_MAX:
                 oldest = next(iter(self._ended))
                 del self._ended[oldest], self._jobs[oldest]
+
+    def mark_stale(self, name: str) -> None:
+        """Have a job read again before the next decision about it."""
+        if (known := self._jobs.get(name)) is not None:
+            known.stale = True
 
     def drop(self, name: str) -> None:
         """Forget a job that is not in the store any more."""
@@ -103,3 +111,10 @@ def stored_job(stored: Stored) -> Job:
     for data in stored.tail:
         job = evolve(job, EVENTS.decode(data))
     return job
+
+
+def accept_renewal(known: LoadedJob, sender: Sender, revision: int) -> Accepted:
+    """Accept a renewal, with the view of a member that has an older one."""
+    if known.job is None or sender.kind != "member" or revision >= known.revision:
+        return Accepted(known.revision, None)
+    return Accepted(known.revision, view_of(known.job, known.revision, MemberId(sender.id)))

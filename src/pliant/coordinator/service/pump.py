@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import TypeVar
 
 from pliant.coordinator.service.draft import Draft, Submitted, draft_decisions
@@ -29,20 +28,21 @@ from pliant.coordinator.service.inbox import (
     describe_set_back,
     sender_of,
 )
-from pliant.coordinator.service.leader import HOLD_NAME, HOLD_RENEWALS, HOLD_TTL_S, STANDBY_NAME, Leader, Standing
+from pliant.coordinator.service.leader import HOLD_NAME, HOLD_TTL_S, Leader, Standing
 from pliant.coordinator.service.liveness import Liveness
-from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs, read_job, read_page
+from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs, accept_renewal, read_job, read_page
+from pliant.coordinator.service.scheduler import Scheduler
 from pliant.coordinator.service.steps import CallResult, Steps, run
 from pliant.core import messages as m
 from pliant.core.job.retention import refuse_deletion
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job
-from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import HoldLost, PliantError, StoreError, StoreTimeout, StoreUnavailable
-from pliant.stores.base import Busy, Conflict, Hold, Outcome, Store, Write, Written
+from pliant.stores.base import Conflict, Hold, Outcome, Store, Write, Written
 
+UNASKED_LOOKUPS_MAX = 64  # loads that no request waits for, in one pump: more could outlast the hold
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before its commands are sent back
 FAILURES_MAX = 2  # reads that the store left unanswered in one pump; each may have taken as long as the store waits
@@ -71,6 +71,7 @@ class Service:
         self._jobs = LoadedJobs()
         self._is_loaded = False  # all live jobs are loaded
         self._liveness = Liveness(lease_ttl_s)
+        self.scheduler = Scheduler()
         self._set_back: dict[str, str] = {}  # by job, why this coordinator decides nothing more (`_stop_set_back`)
         self._leader = Leader()
         self._now = 0.0  # of the current step of the pump
@@ -94,7 +95,7 @@ class Service:
 
     def look_up(self, name: str, ticket: object) -> bool:
         """Have the next pump load a job. False if the queue is full, which the caller must report."""
-        if len(self._lookups) >= INBOX_MAX:
+        if len(self._lookups) >= (UNASKED_LOOKUPS_MAX if ticket is None else INBOX_MAX):
             return False
         self._lookups.append((ticket, name))
         return True
@@ -180,7 +181,7 @@ class Service:
         if not self.is_sure(now) or revision > known.revision:
             return None
         rejection = self._liveness.renew(name, known.job, sender, now)
-        return RenewalReply(None, name, sender, rejection or _renewed(known, sender, revision), known.revision)
+        return RenewalReply(None, name, sender, rejection or accept_renewal(known, sender, revision), known.revision)
 
     def postpone(self, name: str, sender: Sender, revision: int, ticket: object) -> bool:
         """Queue a renewal for the next pump. False if the queue is full, which the caller must report."""
@@ -191,6 +192,7 @@ class Service:
 
     def note_renewal(self, name: str, sender: Sender, now: float) -> None:
         """Count a renewal that could not be answered as a sign of life all the same."""
+        self._leader.note_call(now)
         self._liveness.renew_early(name, sender, now)
 
     def isolated_s(self, now: float) -> float | None:
@@ -242,6 +244,8 @@ class Service:
                 answer, revision = yield from self._delete(name, ended_before)
                 deleted.append(DeletionReply(ticket, answer, revision))
         else:
+            if postponed:
+                self._leader.note_call(self._now)
             # The service's own commands are void: the next leader grants every lease anew.
             refusal = Unavailable(self.why)
             replies = [Reply(*entry, refusal) for entry in inbox]
@@ -278,7 +282,8 @@ class Service:
             self._liveness.note_command(command, self._now)
         for _, name, sender, _ in postponed:
             self._liveness.renew_early(name, sender, self._now)
-        for name, command in self._liveness.due(self._now, self._state_of):
+        due = [*self._liveness.due(self._now, self._state_of), *self.scheduler.due(self._now, self._jobs, inbox)]
+        for name, command in due:
             by_job.setdefault(name, []).append((None, command))
         for ticket, name, command in inbox:
             by_job.setdefault(name, []).append((ticket, command))
@@ -347,7 +352,7 @@ class Service:
         known.revision = revision
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
         self._jobs.put(draft.name, known)
-        if draft.changes_membership:
+        if draft.changes_membership or draft.changes_shards:
             self._liveness.follow(draft.name, known.job, self._now)
 
     def _finish(self, draft: Draft, replies: list[Reply]) -> None:
@@ -370,7 +375,8 @@ class Service:
                 if member is not None and not isinstance(command, m.Drain):  # people send Drain too
                     self._liveness.renew_by_command(draft.name, member, now)
                 shown = view_of(known.job, known.revision, member) if known.job and member else None
-                answer = Accepted(known.revision, shown)
+                shards = known.job.tasks.held_by(member) if known.job and known.job.tasks and member else None
+                answer = Accepted(known.revision, shown, shards)
             replies.append(Reply(ticket, draft.name, command, answer, known.revision))
 
     def _send_back(self, name: str, submitted: list[Submitted], why: str, replies: list[Reply]) -> None:
@@ -409,7 +415,7 @@ class Service:
             if self._liveness.is_leased(name, sender):
                 self._stop_set_back(name, revision, known.revision)
             return Rejection(m.Code.SET_BACK, describe_set_back(name, revision, known.revision))
-        return self._liveness.renew(name, known.job, sender, self._now) or _renewed(known, sender, revision)
+        return self._liveness.renew(name, known.job, sender, self._now) or accept_renewal(known, sender, revision)
 
     # ---------------------------------------------------------------------------------------- leading
 
@@ -438,26 +444,28 @@ class Service:
                 yield from self._ask(partial(self._store.release, held))
                 return self._leader.stand_back(self._now)
             hold = partial(self._store.hold, HOLD_NAME, self._owner, HOLD_TTL_S, self._now, self._url)
-            standing = self._leader.answered((yield from self._ask(hold)))
+            standing = self._leader.answered((yield from self._ask(hold)), self._now)
         except StoreError as error:
             return self._leader.failed(error, self._now)
         if standing is Standing.WAITS:
             with suppress(StoreError):  # the next pump tries again
-                yield from self._ask(partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S, self._now))
+                for name in self._leader.names_of_a_standby(self._now):
+                    yield from self._ask(partial(self._store.hold, name, self._owner, HOLD_TTL_S, self._now))
         return standing
 
     def _may_another_lead(self) -> Steps[bool]:
-        """Return whether this leader is isolated while another coordinator stands by, which members may reach.
+        """Return whether no message arrives here while another coordinator is there that members may reach."""
+        for name in self._successors():
+            other = yield from self._ask(partial(self._store.holder, name, self._now))
+            if other is not None and other.owner != self._owner:
+                return name in self._successors()  # a message may have arrived meanwhile
+        return False
 
-        An isolation without any message before it is none: the members may be on their way.
-        """
-        quiet_s = self._liveness.isolated_s(self._now)
-        if quiet_s is None or quiet_s == inf or not self._liveness.expects_messages:
-            return False
-        standby = yield from self._ask(
-            partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S / HOLD_RENEWALS, self._now)
-        )
-        return isinstance(standby, Busy)
+    def _successors(self) -> tuple[str, ...]:
+        if not self._liveness.expects_messages:
+            return ()
+        is_isolated = self._liveness.isolated_s(self._now) is not None
+        return self._leader.successors(self._liveness.quiet_s(self._now), is_isolated, self._lease_ttl_s, self._now)
 
     def _take_over(self) -> Steps[None]:
         """Load every live job and grant every lease anew: leases may expire late, never early.
@@ -494,6 +502,7 @@ class Service:
         self._is_loaded = False
         self._jobs.clear()
         self._liveness = Liveness(self._lease_ttl_s)
+        self.scheduler.forget()
 
     # ---------------------------------------------------------------------------------------- the store
 
@@ -566,7 +575,7 @@ class Service:
         except PliantError as error:
             return Unavailable(self._note_failure(error)), 0
         if conflict is not None:
-            known.stale = True
+            self._jobs.mark_stale(name)
             return Unavailable(f"job {name} changed meanwhile; ask again"), 0
         self._jobs.drop(name)
         self._liveness.follow(name, None, self._now)
@@ -588,10 +597,3 @@ class Service:
                     self._note_failure(error)
             applied.append(revision)
         return applied
-
-
-def _renewed(known: LoadedJob, sender: Sender, revision: int) -> Accepted:
-    """Accept a renewal, with the view of a member that has an older one."""
-    if known.job is None or sender.kind != "member" or revision >= known.revision:
-        return Accepted(known.revision, None)
-    return Accepted(known.revision, view_of(known.job, known.revision, MemberId(sender.id)))

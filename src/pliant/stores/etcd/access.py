@@ -10,6 +10,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pliant.credentials import is_private
 from pliant.errors import BadInput
 
 __all__ = ["DEFAULT_PREFIX", "EtcdAccess", "parse_place"]
@@ -93,7 +94,7 @@ class EtcdAccess:
                 f"The password of etcd cannot be read from {self.password_file}: {error.strerror}."
             ) from error
         mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid not in (0, os.geteuid()) or mode & 0o077:
+        if status.st_uid not in (0, os.geteuid()) or not is_private(status):
             raise BadInput(
                 f"Other users can read the password of etcd at {self.password_file} (owner {status.st_uid}, mode "
                 f"{mode:04o}). Run: chmod 600 {self.password_file}"

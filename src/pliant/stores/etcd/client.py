@@ -32,6 +32,7 @@ from pliant.stores.etcd.transactions import (
 __all__ = ["EtcdClient"]
 
 ANSWER_MAX = 256 << 20
+MESSAGE_MAX = 500  # characters of an error that are passed on
 KEEP_S = 60.0
 CONNECT_SHARE = 0.3  # of the deadline, for one endpoint
 READ_SHARE = 0.5  # of what is left, for one endpoint while there are others
@@ -234,7 +235,7 @@ class EtcdClient:
             problem = msgspec.json.decode(data, type=_ErrorBody, strict=False)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             problem = _ErrorBody()
-        message = problem.message or str(problem.error)
+        message = (problem.message or str(problem.error))[:MESSAGE_MAX]
         return explain_answer(status, problem.code, message, self.place, changes=changes)
 
 

@@ -60,6 +60,11 @@ class HoldLeases:
                 return replace(wanted, term=entry.create_revision)
         return self._gain(key, wanted, value, now)
 
+    def holder(self, key: bytes, name: str, now: float) -> Hold | None:
+        """Return the hold in force; None if there is none."""
+        found = self._client.range(range_of(key)).kvs
+        return _busy(name, found[0], now).hold if found else None
+
     def release(self, key: bytes, hold: Hold) -> None:
         self._client.change(txn([created_at(key, hold.term)], [delete(key)]))
 

@@ -24,6 +24,8 @@ from pliant.stores.base import (
     check_expected,
     check_hold,
     check_limit,
+    check_now,
+    check_text,
 )
 from pliant.stores.etcd import reading
 from pliant.stores.etcd.access import EtcdAccess
@@ -117,18 +119,18 @@ class EtcdStore:
     # -------------------------------------------------------------------------------------------------- reading
 
     def read(self, job: str) -> Stored | None:
-        _check_text(job)
+        check_text(job)
         return reading.read(self._open_client(), self._keys.job(job), job)
 
     def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
         check_limit(limit)
-        _check_text(after)
+        check_text(after)
         return reading.read_page(self._open_client(), self._keys, after, limit)
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         check_after(after)
         check_limit(limit)
-        _check_text(job)
+        check_text(job)
         if after >= REVISIONS_MAX:
             return ()
         return reading.events(self._open_client(), self._keys.job(job), job, after, limit)
@@ -140,22 +142,22 @@ class EtcdStore:
 
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
-        _check_text(*[write.job for write in writes])
+        check_text(*[write.job for write in writes])
         self._open_client()
         return self._writer.write(writes, under)
 
     def segments(self, job: str) -> tuple[Segment, ...]:
-        _check_text(job)
+        check_text(job)
         return reading.segments(self._open_client(), self._keys.job(job))
 
     def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
-        _check_text(job, segment.name)
+        check_text(job, segment.name)
         self._open_client()
         return self._writer.trim(job, segment, under)
 
     def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
         check_expected(expected)
-        _check_text(job)
+        check_text(job)
         self._open_client()
         return self._writer.delete(job, expected, under)
 
@@ -163,15 +165,21 @@ class EtcdStore:
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
-        _check_text(name, owner, url)
+        check_text(name, owner, url)
         self._open_client()
         held = self._holds.hold(self._keys.hold(name), Hold(name, owner, 0, now + ttl_s, url), ttl_s, now)
         if isinstance(held, Hold):
             self._upkeep.start_if_due()
         return held
 
+    def holder(self, name: str, now: float) -> Hold | None:
+        check_now(now)
+        check_text(name)
+        self._open_client()
+        return self._holds.holder(self._keys.hold(name), name, now)
+
     def release(self, hold: Hold) -> None:
-        _check_text(hold.name, hold.owner)
+        check_text(hold.name, hold.owner)
         self._open_client()
         self._holds.release(self._keys.hold(hold.name), hold)
 
@@ -195,11 +203,3 @@ class EtcdStore:
         if self._closed:
             raise StoreError(f"The store at {self.place} was closed. Open it again.")
         return self._client
-
-
-def _check_text(*names: str) -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"The name {name!r} cannot be encoded in UTF-8: it has a lone surrogate.") from None

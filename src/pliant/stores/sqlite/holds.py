@@ -11,13 +11,16 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 from pliant.errors import StoreError
 from pliant.stores.base import Busy, Hold
 from pliant.stores.sightings import HoldSightings
 from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
 
-__all__ = ["HoldTable", "is_held", "release"]
+__all__ = ["HELD", "HoldTable", "is_held", "release"]
+
+LOOKING = ""  # the caller of `holder`: no owner has an empty name
 
 HELD = "SELECT term, owner, until_s, ttl_s, url, boot_id, pid_namespace, pid, start_ticks FROM holds WHERE name = ?"
 IS_HELD = "SELECT 1 FROM holds WHERE name = ? AND owner = ? AND term = ?"
@@ -55,6 +58,14 @@ class HoldTable:
         values = (mine.name, term, mine.owner, mine.until_s, ttl_s, mine.url, *astuple(current_process()))
         connection.execute(REPLACE, values)
         return mine, 2
+
+    def holder(self, name: str, row: tuple[Any, ...], now: float) -> Hold | None:
+        """Return the hold of a row of `HELD`; None if it is over."""
+        term, owner, until_s, ttl_s, url, *fields = row
+        if owner is None or has_exited(ProcessIdentity(*fields)):
+            return None
+        seen_until_s = self._sightings.until(name, LOOKING, (term, until_s), ttl_s, now)
+        return Hold(name, owner, term, seen_until_s, url) if now < seen_until_s else None
 
     def _busy(self, held: Hold, process: ProcessIdentity, caller: str, ttl_s: float, now: float) -> Busy | None:
         """Return the answer while another process holds; None if its hold is over."""

@@ -27,6 +27,8 @@ from pliant.stores.base import (
     check_expected,
     check_hold,
     check_limit,
+    check_now,
+    check_text,
     hold_lost,
 )
 from pliant.stores.sqlite import holds, removal
@@ -80,7 +82,7 @@ class SqliteStore:
         if identity is not None:
             if not identity:
                 raise BadInput("A store needs an identity.")
-            _check_text(identity)
+            check_text(identity)
         self._lock = threading.RLock()
         self._closed = False
         self._file = StoreFile(Path(path), identity, wait_s)
@@ -142,12 +144,12 @@ class SqliteStore:
         return tuple([Segment(*row) for row in self._query(removal.SEGMENTS, job)])
 
     def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
-        _check_text(job, segment.name)
+        check_text(job, segment.name)
         return self._change(under, lambda connection: removal.trim(connection, job, segment))
 
     def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
         check_expected(expected)
-        _check_text(job)
+        check_text(job)
         return self._change(under, lambda connection: removal.delete(connection, job, expected))
 
     def _checked(self, job: str, rows: list[Row]) -> list[Entry]:
@@ -167,7 +169,7 @@ class SqliteStore:
 
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
-        _check_text(*[write.job for write in writes])
+        check_text(*[write.job for write in writes])
         if not writes:
             return ()
         return self._change(under, lambda connection: self._apply(connection, writes))
@@ -200,13 +202,18 @@ class SqliteStore:
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
-        _check_text(name, owner, url)
+        check_text(name, owner, url)
         wanted = Hold(name, owner, 0, now + ttl_s, url)
         with self._lock:
             return self._open_file().change(lambda connection: self._holds.hold(connection, wanted, ttl_s, now))
 
+    def holder(self, name: str, now: float) -> Hold | None:
+        check_now(now)
+        rows = self._query(holds.HELD, name)
+        return self._holds.holder(name, rows[0], now) if rows else None
+
     def release(self, hold: Hold) -> None:
-        _check_text(hold.name, hold.owner)
+        check_text(hold.name, hold.owner)
         with self._lock:
             self._open_file().change(lambda connection: (None, holds.release(connection, hold)))
 
@@ -242,7 +249,7 @@ class SqliteStore:
             return self._open_file().change(fenced)
 
     def _query(self, statement: str, *values: str | int) -> list[Row]:
-        _check_text(*[value for value in values if isinstance(value, str)])
+        check_text(*[value for value in values if isinstance(value, str)])
         with self._lock:
             return self._open_file().query(statement, values)
 
@@ -251,11 +258,3 @@ def _pages(writes: Sequence[Write]) -> int:
     """Estimate how many pages a batch adds to the `-wal` file, to decide when the next checkpoint is due."""
     size = sum(sum(map(len, write.events)) + len(write.record or b"") for write in writes)
     return 1 + 2 * len(writes) + size // PAGE_BYTES
-
-
-def _check_text(*names: str) -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"The name {name!r} cannot be encoded in UTF-8: it has a lone surrogate.") from None

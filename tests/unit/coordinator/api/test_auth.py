@@ -312,6 +312,35 @@ def test_a_token_until_the_end_of_its_job_ends_with_it_and_others_do_not(store: 
 # -------------------------------------------------------------------------------------------------- what is kept
 
 
+def test_a_token_until_the_end_of_a_job_that_was_deleted_ends_a_day_after_it_was_made(
+    keyring: TokenRegistry, clock: Clock
+) -> None:
+    of_gone = [keyring.create(TokenRequest(Scope.JOIN, "gone", until_job_ends=True))[0] for _ in range(3)]
+    kept = keyring.create(TokenRequest(Scope.JOIN, "kept", until_job_ends=True))[0]
+    lasting = made(keyring, Scope.JOIN, "gone")
+    keyring.end_orphans(frozenset({"kept"}))
+    assert all(is_let_in(keyring, token) for token in (*of_gone, kept, lasting))  # the job may not exist yet
+    clock.now += DAY_S + 1
+    young = keyring.create(TokenRequest(Scope.JOIN, "soon", until_job_ends=True))[0]
+    keyring.end_orphans(frozenset({"kept"}))
+    assert not any(is_let_in(keyring, token) for token in of_gone)
+    assert all(is_let_in(keyring, token) for token in (kept, lasting, young))
+
+
+def test_orphaned_tokens_end_in_few_writes_and_once(
+    keyring: TokenRegistry, store: Shaky, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "ORPHANS_AT_ONCE", 4)
+    tokens = [keyring.create(TokenRequest(Scope.JOIN, "gone", until_job_ends=True))[0] for _ in range(10)]
+    clock.now += DAY_S + 1
+    before = len(store.events(STREAM, 0, 1000))
+    keyring.end_orphans(frozenset())
+    assert len(store.events(STREAM, 0, 1000)) == before + 10
+    assert not any(is_let_in(opened(store, clock), token) for token in tokens)
+    keyring.end_orphans(frozenset())
+    assert len(store.events(STREAM, 0, 1000)) == before + 10
+
+
 def test_the_store_has_hashes_and_no_secret(keyring: TokenRegistry, store: Shaky) -> None:
     own = make_token()
     keyring.adopt(own, "own")

@@ -91,6 +91,15 @@ def test_after_a_timeout_the_store_tells_whether_it_was_deleted() -> None:
     assert one.service.job("demo") is None
 
 
+def test_a_deletion_that_comes_true_after_its_timeout_leaves_the_name_free() -> None:
+    one = ended()
+    one.store.trouble["delete"] = [StoreTimeout("no answer")]
+    assert isinstance(delete(one).answer, Unavailable)  # it is still there
+    assert one.store.inner.delete("demo", one.revision()) is None  # as etcd carries out a request late
+    assert isinstance(one.tell(1.1, CREATE), Accepted)
+    assert one.job().state.value == "waiting"
+
+
 def test_a_store_that_is_away_and_a_hold_that_is_lost_delete_nothing() -> None:
     one = ended()
     one.store.trouble["delete"] = [StoreUnavailable("away"), HoldLost("over")]

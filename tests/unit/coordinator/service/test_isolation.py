@@ -2,13 +2,18 @@
 
 from math import inf
 
+import pytest
+
 from pliant.coordinator.api.job_status import job_line
 from pliant.coordinator.service.inbox import is_sign_of_life
+from pliant.coordinator.service.leader import CALLED_FRACTION, HOLD_TTL_S
 from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, ISOLATION_FRACTION, SUSPICION_S
+from pliant.coordinator.service.steps import CallResult, make_call
 from pliant.core import messages as m
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.world import WorldKind
+from pliant.stores.base import Hold
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, agent, desk, member
 from unit.core.build import A, B, C, D, X, Y, drain, join, stopped
@@ -241,3 +246,75 @@ def test_without_another_coordinator_an_isolated_one_leads_on() -> None:
         one.service.pump(tick / 2)
         assert one.service.leads
     assert there(one.job()) == [A, B, C, X, Y]
+
+
+def cut_off(one: Desk, other: Desk, until_s: float, *requests: Renew | RenewAgent) -> float | None:
+    """Let no message reach the leader, and these the standby. Return when the standby leads; None if it does not."""
+    for tick in range(1, int(until_s * 10)):
+        now = tick / 10
+        other.pump(now, *requests)
+        one.pump(now)
+        if other.service.leads:
+            return now
+    return None
+
+
+def test_a_leader_without_a_message_leaves_the_hold_at_once_to_a_standby_where_a_member_renews() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    led_at = cut_off(one, other, QUIET_S, Renew(A))
+    assert led_at is not None
+    assert LEASE_TTL_S * CALLED_FRACTION < led_at < HOLD_TTL_S + 0.2
+    assert there(other.job()) == [A, B, C, X, Y]
+
+
+def test_a_leader_that_a_single_member_still_reaches_leads_on_whatever_others_do() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    for tick in range(1, 300):
+        other.pump(tick / 10, Renew(A))
+        one.pump(tick / 10, *([Renew(B)] if tick % 15 == 0 else []))
+        assert one.service.leads
+
+
+def test_a_leader_that_only_people_ask_elsewhere_leads_on() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    for tick in range(1, int(QUIET_S * 10)):
+        other.pump(tick / 10, m.Resize(Target(1)))
+        one.pump(tick / 10)
+        assert one.service.leads
+
+
+def test_a_new_leader_that_no_member_reaches_gives_the_hold_back_to_one_that_they_do_reach() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    one.service.close()
+    other.pump(0.1)
+    assert other.service.leads
+    led_again = None
+    for tick in range(2, 60):
+        one.pump(tick / 10, Renew(A))
+        other.pump(tick / 10)
+        if one.service.leads:
+            led_again = tick / 10
+            break
+    assert led_again is not None
+    assert led_again < HOLD_TTL_S + 0.5
+
+
+def test_a_message_that_arrives_while_the_store_is_asked_keeps_the_leader() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    for tick in range(1, 20):
+        one.pump(tick / 10)
+    other.pump(2.4, Renew(A))
+    other.pump(2.5)
+    steps = one.service.pump_steps(2.6)
+    called = make_call(next(steps))
+    assert isinstance(called[0], Hold)
+    assert one.service.renew("demo", member(B), 0, 2.7) is not None
+    renewing = steps.send(CallResult(2.7, *called))
+    with pytest.raises(StopIteration):
+        steps.send(CallResult(2.7, *make_call(renewing)))
+    assert one.service.leads

@@ -29,22 +29,24 @@ def back_up(cluster: EtcdCluster, file: Path) -> None:
 
 
 def restore(cluster: EtcdCluster, file: Path, token: str) -> None:
-    """Put a backup in the place of a cluster of one, under the token of a new cluster."""
-    (server,) = cluster.servers
-    server.kill()
-    data = f"{option(server, '--data-dir')}-restored"
-    peer = option(server, "--initial-advertise-peer-urls")
-    args = ["snapshot", "restore", str(file), "--data-dir", data, "--name", "m0", "--initial-cluster", f"m0={peer}"]
-    tool("etcdutl", *args, "--initial-advertise-peer-urls", peer, "--initial-cluster-token", token)
-    server.command[server.command.index("--data-dir") + 1] = data
-    server.start()
+    """Put a backup in the place of every member of a cluster, under the token of a new cluster."""
+    for server in cluster.servers:
+        server.kill()
+    for server in cluster.servers:
+        data = f"{option(server, '--data-dir')}-restored"
+        same = ("--name", "--initial-cluster", "--initial-advertise-peer-urls")
+        args = [word for name in same for word in (name, option(server, name))]
+        tool("etcdutl", "snapshot", "restore", str(file), "--data-dir", data, *args, "--initial-cluster-token", token)
+        server.command[server.command.index("--data-dir") + 1] = data
+        server.start()
     cluster.wait_healthy()
 
 
+@pytest.mark.parametrize("members", [1, 3])
 def test_a_restored_store_has_the_contents_of_the_backup_and_another_identity(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, members: int
 ) -> None:
-    with etcd_cluster(tmp_path) as cluster:
+    with etcd_cluster(tmp_path, members) as cluster:
         access = EtcdAccess(cluster.endpoints, deadline_s=PATIENCE_S)
         with EtcdStore(access) as store:
             store.write([Write("a", 0, (b"e1", b"e2"), b"after 2")])
