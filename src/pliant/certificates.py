@@ -8,10 +8,7 @@ A CA and its certificates are files: `PLIANT_HOME/ca/ca.pem` and `ca.key`, and `
 from __future__ import annotations
 
 import ipaddress
-import os
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +16,7 @@ from pathlib import Path
 from pliant.core.model.names import bad_name
 from pliant.credentials import check_ownership, is_missing
 from pliant.errors import BadInput
+from pliant.private_files import create_file, replace_file
 from pliant.tls import CA_DAYS, URI_PREFIX
 
 try:
@@ -97,10 +95,9 @@ class Authority:
     def issue(self, name: str, dns: Sequence[str], ips: Sequence[str], days: float) -> CertificateInfo:
         """Issue a certificate: for a coordinator if it names hosts, and for clients always."""
         _require_name(name)
-        cert_file, key_file = self._files(name)
-        for path in (cert_file, key_file):
-            if not is_missing(path):
-                raise BadInput(f"{path} exists. Run `pliant certs renew {name}`, or choose another name.")
+        cert_file, _ = self._files(name)
+        if not is_missing(cert_file):
+            raise BadInput(f"{cert_file} exists. Run `pliant certs renew {name}`, or choose another name.")
         _require_days(days)
         addresses = tuple(_address(text) for text in ips)
         for host in dns:
@@ -157,8 +154,8 @@ class Authority:
         )
         cert_file, key_file = self._files(name)
         _make_folder(self.issued)
-        write = _replace if replace else _write_new
-        write(key_file, _key_pem(key), 0o600)
+        replace_file(key_file, _key_pem(key), 0o600)  # one without a certificate was left by an interrupted `issue`
+        write = replace_file if replace else _write_new
         write(cert_file, _pem(cert), 0o644)
         return _describe(cert, cert_file, key_file)
 
@@ -287,23 +284,6 @@ def _make_folder(folder: Path) -> None:
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     """Write a file that must not exist."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
+        create_file(path, data, mode)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.") from error
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file atomically."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        _write_new(new, data, mode)
-        new.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}.") from error
-    finally:
-        with suppress(OSError):  # it has its final name by now, or was never created
-            new.unlink()

@@ -8,18 +8,20 @@ hash.
 from __future__ import annotations
 
 import fcntl
+import grp
 import hashlib
 import hmac
 import os
+import pwd
 import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.errors import BadInput
+from pliant.private_files import draft_of
 
 _FORM = re.compile(r"pliant_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _FILE_MAX = 4096
@@ -88,12 +90,49 @@ def check_ownership(path: Path, what: str) -> None:
                 f"{what} {path} belongs to another user (uid {uid}), who could grant access to others. Use another "
                 f"path. If you trust its contents, make it yours: chown {os.geteuid()} {path}"
             )
-    if mode & 0o022:
+    if mode & (0o002 if _is_private_group(found.st_gid) else 0o022):
         right = "700" if stat.S_ISDIR(found.st_mode) else "600"
         raise BadInput(
             f"Other users can write to {what} {path} (mode {mode:04o}) and could grant access. Use another path. "
             f"If you trust its contents, make it yours alone: chmod {right} {path}"
         )
+
+
+def is_private(found: os.stat_result) -> bool:
+    """Return whether only this process's user, and root, can open a file that has this status.
+
+    Kubernetes gives the file of a Secret to root and to the pod's `fsGroup`, with mode 0440. It also makes every file
+    on a volume readable and writable for that group.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return True
+    if found.st_uid == 0 and not mode & ~0o440 and found.st_gid in _own_groups():
+        return True
+    return not mode & 0o007 and _is_private_group(found.st_gid)
+
+
+def _own_groups() -> frozenset[int]:
+    return frozenset((*os.getgroups(), os.getegid()))
+
+
+def _is_private_group(gid: int) -> bool:
+    """Return whether this process is in a group that no other user is in.
+
+    That is a group without a name, such as the `fsGroup` of a pod, and the group that has its user's own name. The
+    group of root is not private: containers often run other users in it.
+    """
+    if gid == 0 or gid not in _own_groups():
+        return False
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return all(user.pw_uid == os.geteuid() for user in pwd.getpwall() if user.pw_gid == gid)
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == name and not {*group.gr_mem} - {name}
 
 
 def read_token(path: Path) -> Token:
@@ -112,7 +151,7 @@ def read_token(path: Path) -> Token:
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()):
         raise BadInput(f"The token at {path} belongs to another user (uid {status.st_uid}), who can use it. Remove it.")
-    if mode & 0o077:
+    if not is_private(status):
         raise BadInput(f"Other users can read the token at {path} (mode {mode:04o}). Run: chmod 600 {path}")
     token = parse_token(data.decode("ascii", "replace").strip())
     if token is None:
@@ -122,21 +161,24 @@ def read_token(path: Path) -> Token:
 
 def write_token(path: Path, token: Token) -> None:
     """Write a token to a file that only its owner can read. Replaces an existing file atomically."""
-    with _draft(path, token) as new:
-        new.replace(path)
+    try:
+        with _draft(path, token) as new:
+            new.replace(path)
+    except OSError as error:
+        raise _not_writable(path, error) from error
 
 
 def read_or_create_token(path: Path) -> tuple[Token, bool]:
     """Return the token at `path`, and True if it was created now. Two processes that start at once get the same one."""
     if not is_missing(path):
         return read_token(path), False
+    token = make_token()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _draft(path, token) as new:
+            is_first = _link_if_first(new, path)
     except OSError as error:
         raise _not_writable(path, error) from error
-    token = make_token()
-    with _draft(path, token) as new:
-        is_first = _link_if_first(new, path)
     return (token, True) if is_first else (read_token(path), False)
 
 
@@ -158,26 +200,8 @@ def _link_if_first(new: Path, path: Path) -> bool:
     return True
 
 
-@contextmanager
-def _draft(path: Path, token: Token) -> Iterator[Path]:
-    """Write a token to a temporary file beside `path`, and remove it afterwards. An OSError becomes BadInput."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        _create(new, token)
-        yield new
-    except OSError as error:
-        raise _not_writable(path, error) from error
-    finally:
-        with suppress(OSError):  # already renamed, or never created
-            new.unlink()
-
-
-def _create(path: Path, token: Token) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(token.text + "\n")
-        file.flush()
-        os.fsync(handle)
+def _draft(path: Path, token: Token) -> AbstractContextManager[Path]:
+    return draft_of(path, f"{token.text}\n".encode())
 
 
 def _not_writable(path: Path, error: OSError) -> BadInput:

@@ -2,6 +2,7 @@
 
     PliantError               1   the base class: catch it to catch all of them
       BadInput                2   the caller's input cannot be used; nothing was done
+        DamagedRecord         2   a record of a data file is damaged
       Refused                 3   a coordinator refused the request, with a code; nothing was changed
       StoreError              4   the store failed
         StoreUnavailable      4   it could not be reached, or refused: nothing was written
@@ -26,6 +27,7 @@ from typing import ClassVar
 
 __all__ = [
     "BadInput",
+    "DamagedRecord",
     "EventsTrimmed",
     "HoldLost",
     "NotAllowed",
@@ -53,6 +55,15 @@ class BadInput(PliantError):
     """The caller's input cannot be used; nothing was done."""
 
     exit_code = 2
+
+
+class DamagedRecord(BadInput):
+    """A record of a data file is damaged. `offset` is where it begins in the file, after decompression."""
+
+    def __init__(self, why: str, location: str = "", offset: int = 0) -> None:
+        super().__init__(why)
+        self.location = location
+        self.offset = offset
 
 
 class Refused(PliantError):

@@ -76,6 +76,7 @@ class WorkerSettings:
 
     member: str | None
     agent: str | None
+    role: str | None  # the only role of an agent's launched workers; None for any
     address: str | None  # at which peers reach it; None for the address of the route to the coordinator
     checkpoint_dir: str | None  # or a URL
     grace_s: float
@@ -123,6 +124,7 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     return WorkerSettings(
         member=env.get("PLIANT_MEMBER") or None,
         agent=env.get("PLIANT_AGENT") or None,
+        role=env.get("PLIANT_ROLE") or None,
         address=env.get("PLIANT_ADDRESS") or None,
         checkpoint_dir=checkpoint_dir or None,
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),

@@ -165,6 +165,34 @@ class CoordinatorMetrics:
         return generate_latest(self._registry)
 
 
+class OperatorMetrics:
+    """The metrics of one operator. It sends them to its coordinator, which serves them together with its own."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each counter, which says when it began
+        registry = self._registry = CollectorRegistry()
+        self.turns = Histogram(
+            "pliant_operator_turn_seconds", "One turn: observe, decide, act.", buckets=_SLOW, registry=registry
+        )
+        self.reconciles = Counter("pliant_operator_reconciles", "Decisions about a job.", registry=registry)
+        self.errors = Counter(
+            "pliant_operator_errors",
+            "Calls that failed: the API server did not answer, or it or the coordinator refused one.",
+            ["kind"],
+            registry=registry,
+        )
+        self.calls = Counter(
+            "pliant_operator_api_calls", "Calls to the API server.", ["method", "status"], registry=registry
+        )
+        self.queue = Gauge(
+            "pliant_operator_queue_depth", "Jobs of the current turn with actions to carry out.", registry=registry
+        )
+
+    def render(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
+
+
 def _truncated_message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     return text if len(text) <= LINE_MAX else f"{text[:LINE_MAX]}... ({len(text)} characters)"

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from pliant.credentials import TlsFiles, check_ownership
+from pliant.credentials import TlsFiles, check_ownership, is_private
 from pliant.errors import BadInput
 
 CA_DAYS = 3650.0  # lifetimes of what `pliant certs` makes
@@ -182,5 +182,5 @@ def _require_private(path: Path) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (0, os.geteuid()):
         raise BadInput(f"The key {path} belongs to another user (uid {found.st_uid}), who can use it.")
-    if mode & 0o077:
+    if not is_private(found):
         raise BadInput(f"Other users can read the key {path} (mode {mode:04o}). Run: chmod 600 {path}")

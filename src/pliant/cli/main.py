@@ -47,7 +47,7 @@ DEVELOPER_COMMANDS = {
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
-        "audit": LazyCommand("pliant.cli.commands.audit:audit", "Verify that every sample was used exactly once."),
+        "audit": LazyCommand("pliant.cli.audit.command:audit", "Verify that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
         "certs": LazyCommand(
             "pliant.cli.coordinator.certs:certs", "Make a CA of your own, and issue, renew and list certificates."
@@ -74,7 +74,9 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "jobs": LazyCommand(
             "pliant.cli.commands.jobs:jobs", "List jobs, create one, change its settings, or delete old ones."
         ),
+        "kube": LazyCommand("pliant.cli.kube.command:kube", "Run elastic jobs on Kubernetes."),
         "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show the output of a job's workers on this machine."),
+        "queue": LazyCommand("pliant.cli.commands.queue:queue", "Show the pool and the jobs that share it, or set it."),
         "replay": LazyCommand("pliant.cli.commands.replay:replay", "Recompute steps of a job and compare the result."),
         "report": LazyCommand("pliant.cli.commands.report:report", "Show how the workers of a job spent their time."),
         "resize": LazyCommand(
@@ -82,6 +84,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         ),
         "run": LazyCommand("pliant.cli.run.command:run", "Train SCRIPT elastically, with torchrun's command line."),
         "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
+        "submit": LazyCommand("pliant.cli.kube.submit:submit", "Submit a job to a Kubernetes cluster."),
         "token": LazyCommand("pliant.cli.coordinator.token:token", "Create, list, revoke and rotate tokens."),
         "verify": LazyCommand("pliant.cli.checkpoints.commands:verify", "Verify checkpoints against their hashes."),
         "wait": LazyCommand("pliant.cli.commands.wait:wait", "Wait until a job ends."),

@@ -19,7 +19,7 @@ from pliant.client import Client
 from pliant.credentials import read_token
 
 PLIANT = str(Path(sys.executable).with_name("pliant"))
-SOON_S = 20.0
+SOON_S = 60.0
 _TICK = threading.Event()  # never set: between two looks others get their turn
 
 

@@ -282,6 +282,7 @@ def create(
 @click.argument("name")
 @click.option("--workers", type=parse_sizes, metavar="MIN:MAX", help="Smallest and largest number of workers.")
 @click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
+@click.option("--priority", metavar="N", type=int, help="Of a job in a queue: higher numbers get workers first.")
 @click.option(
     "--wait-limit-s",
     metavar="S",
@@ -305,7 +306,7 @@ def change_settings(name: str, flags: Flags, as_json: bool, **given: Any) -> Non
         if found.job.state.ended:
             raise Refused(f"{name} is {found.job.state.value}. Pass the new settings when you start it again.")
         spec = _with_options(found.spec, **given)
-        done = client.send(name, Create(name, spec))
+        done = client.send(name, Create(name, spec, only_settings=True))
     if as_json:
         print_json({"spec": spec, "revision": done.revision})
     else:
@@ -317,6 +318,7 @@ def _with_options(
     spec: JobSpec,
     workers: tuple[int, int] | None,
     spares: int | None,
+    priority: int | None,
     wait_limit_s: float | None,
     max_restarts: int | None,
     checkpoint_every: tuple[int, float] | None,
@@ -333,6 +335,7 @@ def _with_options(
         size_max=high,
         target=target,
         spares=spec.spares if spares is None else spares,
+        priority=spec.priority if priority is None else priority,
         wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,
         max_restarts=spec.max_restarts if max_restarts is None else max_restarts,
         checkpoints=replace(spec.checkpoints, steps=steps, seconds=seconds, keep=keep),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant import settings
-from pliant.cli.commands.audit import LedgerHistory, read_history
+from pliant.cli.audit.command import LedgerHistory, read_history
 from pliant.cli.connect import Flags, connection_options, resolve_job
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import Refused
@@ -20,7 +20,7 @@ from pliant.errors import Refused
 if TYPE_CHECKING:
     from pliant.core.data.ledger import LedgerLine
     from pliant.core.model.job import Terms
-    from pliant.torch.replay import Replayed
+    from pliant.train.live.replay import Replayed
 
 REMOVED_VARIABLES = ("PLIANT_COORDINATOR", "PLIANT_JOB", "PLIANT_MEMBER", "PLIANT_AGENT", "WORLD_SIZE", "RANK")
 
@@ -85,7 +85,7 @@ def _run_replay(to: int, command: tuple[str, ...]) -> Replayed:
     """Run the script up to that step. Its output goes to standard error."""
     import msgspec
 
-    from pliant.torch.replay import Replayed
+    from pliant.train.live.replay import Replayed
 
     with tempfile.TemporaryDirectory(prefix="pliant-replay-") as folder:
         file = Path(folder) / "replayed.json"

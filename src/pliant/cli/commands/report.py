@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.commands.audit import progress
+from pliant.cli.audit.command import progress
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import json_option, local_time, print_json, print_table
 

@@ -74,7 +74,7 @@ def _print_status(found: JobStatus, stopped: bool, as_json: bool) -> None:
                 for x in found.members
             ],
         )
-    if found.agents:
+    if found.agents and not found.job.state.ended:  # the record of an ended job keeps the last ones
         click.echo()
         print_table(
             ("agent", "capacity", "wanted", "members", "address"),
@@ -102,26 +102,42 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
     checkpoint = (
         "none" if found.checkpoint is None else f"step {found.checkpoint.lineage.step}, {found.checkpoint.name}"
     )
+    granted = "" if found.granted is None else f"{found.granted} in queue {found.spec.queue}: {found.granted_why}"
     facts = [
         (job.name, describe_state(job, stopped)),
         ("warning", job.warning),
         ("attempt", str(found.attempt) if found.attempt > 1 else ""),
         ("mode", "" if found.live else f"{found.spec.mode.value}: a change restarts all workers"),
-        ("workers", f"{job.size} in the world, {job.target} wanted, {sizes} allowed{limit}"),
+        (
+            "workers",
+            f"{job.size} {'at work' if found.tasks else 'in the world'}, {job.target} wanted, {sizes} allowed{limit}",
+        ),
+        ("granted", granted),
         ("placement", placement),
-        ("world", f"generation {job.generation}" if job.generation else "none yet"),
+        ("shards", _describe_tasks(found)),
+        ("world", "" if found.tasks else f"generation {job.generation}" if job.generation else "none yet"),
         ("broken", "" if stopped else found.broken),
         (
             "step",
-            f"{job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
+            f"{job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "")
+            if found.live and not found.tasks
+            else "",
         ),
-        ("checkpoint", checkpoint if found.live else ""),
+        ("checkpoint", checkpoint if found.live and not found.tasks else ""),
         ("failures", f"{found.failures} of {found.spec.max_restarts} allowed"),
         ("chaos", "allowed (`pliant chaos`)" if found.spec.chaos_allowed else ""),
         ("revision", str(job.revision)),
     ]
     width = max(len(name) for name, _ in facts)
     return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
+
+
+def _describe_tasks(found: JobStatus) -> str:
+    tasks = found.tasks
+    if tasks is None:
+        return ""
+    returned = f", {tasks.returned} to be given out again" if tasks.returned else ""
+    return f"{tasks.done} of {tasks.total} done, {tasks.held} held{returned}; epoch {tasks.epoch}"
 
 
 def _status_json(found: JobStatus) -> dict[str, object]:

@@ -89,6 +89,13 @@ DAY_S = 86400.0
     show_default=True,
     help="Delete jobs this long after their end, but not their checkpoints; 0 keeps them.",
 )
+@click.option(
+    "--accept-submissions",
+    "submission_images",
+    multiple=True,
+    metavar="IMAGE",
+    help="Accept jobs that use this image from tokens with scope submit; * stands for any characters. Repeatable.",
+)
 @click.option("--log-json", is_flag=True, help="Log JSON lines instead of text.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object when the coordinator is ready.")
 def coordinator(
@@ -104,6 +111,7 @@ def coordinator(
     lease_ttl_s: float,
     archive_text: str | None,
     keep_ended_days: float,
+    submission_images: tuple[str, ...],
     log_json: bool,
     as_json: bool,
 ) -> None:
@@ -141,6 +149,7 @@ def coordinator(
                 tls=tls,
                 archive=open_archive(place, archive_text, store.identity),
                 keep_ended_s=keep_ended_days * DAY_S or None,
+                submission_images=submission_images,
             )
             ready = _ReadyMessage(made, store, place, address, configured.own_token_file)
             uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))

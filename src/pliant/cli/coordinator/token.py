@@ -30,7 +30,9 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--scope", type=click.Choice(["join", "read", "admin"]), required=True, help="Rights of the token.")
+@click.option(
+    "--scope", type=click.Choice(["join", "read", "submit", "admin"]), required=True, help="Rights of the token."
+)
 @click.option("--job", metavar="NAME", help="Restrict the token to this job.")
 @click.option(
     "--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), metavar="S", help="Lifetime in seconds."

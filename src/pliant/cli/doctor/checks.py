@@ -22,7 +22,7 @@ from pliant import __version__, settings
 from pliant.cli.doctor.finding import Finding, Level
 from pliant.cli.doctor.training_checks import check_clock, check_gloo_interface, check_gpus, check_torch
 from pliant.client import Client
-from pliant.credentials import CoordinatorAddress, TlsFiles, Token, is_missing, read_token
+from pliant.credentials import CoordinatorAddress, TlsFiles, Token, is_missing, is_private, read_token
 from pliant.errors import BadInput, NotAllowed, PliantError
 from pliant.tls import client_context, describe_failure
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, About
@@ -31,7 +31,7 @@ from pliant.wire.protocol import describe_old_coordinator, parse_version
 FILES_MIN = 4096
 FREE_WARNING_BYTES = 1024**3
 FREE_PROBLEM_BYTES = 64 * 1024**2
-TESTED_PYTHONS = ((3, 11), (3, 12))
+TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 ANSWER_S = 3.0
 CERTIFICATE_WARNING_S = 30 * 86400.0
 NETWORKED = frozenset(
@@ -78,7 +78,7 @@ def _check_python() -> Finding:
     text = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] in TESTED_PYTHONS:
         return Finding("python", Level.OK, text)
-    return Finding("python", Level.WARNING, f"{text} is not tested with Pliant.", "Use Python 3.11 or 3.12.")
+    return Finding("python", Level.WARNING, f"{text} is not tested with Pliant.", "Use Python 3.11, 3.12 or 3.13.")
 
 
 def _check_packages() -> Finding:
@@ -118,15 +118,13 @@ def _check_home(home: Path) -> Finding:
         return Finding(
             "home", Level.PROBLEM, f"{home} belongs to another user.", "Set PLIANT_HOME to a folder of your own."
         )
+    if is_private(found):
+        return Finding("home", Level.OK, str(home))
     if mode & 0o022:
         return Finding(
             "home", Level.PROBLEM, f"Other users can write to {home} (mode {mode:04o}).", f"Run: chmod 700 {home}"
         )
-    if mode & 0o077:
-        return Finding(
-            "home", Level.WARNING, f"Other users can read {home} (mode {mode:04o}).", f"Run: chmod 700 {home}"
-        )
-    return Finding("home", Level.OK, str(home))
+    return Finding("home", Level.WARNING, f"Other users can read {home} (mode {mode:04o}).", f"Run: chmod 700 {home}")
 
 
 def _check_disk(home: Path) -> Finding:

@@ -36,19 +36,28 @@ PLIANT_OPTIONS = [
     ),
     _option("--target", metavar="N", type=click.IntRange(1), text="Number of workers to start with.  [default: MAX]"),
     _option("--spares", metavar="N", type=_COUNT, default=0, text="Standby workers beyond the target."),
+    _option("--queue", metavar="NAME", text="Share the coordinator's pool with other jobs, in this queue."),
+    _option(
+        "--priority",
+        metavar="N",
+        type=int,
+        default=0,
+        text="With --queue: jobs with a higher number get workers first.",
+    ),
     _option(
         "--mode",
-        type=click.Choice(["auto", "live", "relaunch"]),
+        type=click.Choice(["auto", "live", "relaunch", "tasks"]),
         default="auto",
-        text="live: workers keep running through changes. relaunch: all restart.  [default: auto, by the script]",
+        text="live: workers keep running through changes. tasks: they take shards of a queue. relaunch: all restart.  "
+        "[default: auto, by the script]",
     ),
     _option(
         "--grace-s",
         metavar="S",
         type=_SECONDS,
         default=settings.GRACE_S,
-        show_default=True,
-        text="Seconds that workers have to leave.",
+        envvar="PLIANT_GRACE_S",
+        text=f"Seconds that workers have to leave.  [default: PLIANT_GRACE_S, {settings.GRACE_S:g}]",
     ),
     _option(
         "--wait-limit-s",
@@ -80,7 +89,8 @@ PLIANT_OPTIONS = [
     _option(
         "--checkpoint-dir",
         metavar="DIR|URL",
-        text="Where to store checkpoints of a live job.  [default: the job's folder]",
+        envvar="PLIANT_CHECKPOINT_DIR",
+        text="Where to store checkpoints of a live job.  [default: PLIANT_CHECKPOINT_DIR, the job's folder]",
     ),
     _option(
         "--checkpoint-every",
@@ -202,7 +212,7 @@ TORCHRUN_OPTIONS = [  # in torchrun's order
         "--shutdown-timeout",
         metavar="S",
         type=_SECONDS,
-        text="Seconds between SIGTERM and SIGKILL.  [default: 30]",
+        text="Seconds between SIGTERM and SIGKILL.  [default: 30; 5 with --env tf and jax]",
     ),
     _option("--virtual-local-rank", is_flag=True, text="Show each worker a single device, as device 0."),
 ]

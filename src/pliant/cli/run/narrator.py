@@ -11,6 +11,7 @@ from pliant.core.messages.describe import describe
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.tasks.messages import EvaluationDone, ShardRaised, ShardReturned
 
 CHECKPOINT_LINE_S = 60.0  # at most one line for scheduled checkpoints in this time
 
@@ -64,7 +65,7 @@ class Narrator:
             case m.AgentJoined(agent=agent) | m.AgentGone(agent=agent) | m.AgentDraining(agent=agent):
                 if agent != self._agent:
                     yield Line(describe(event))
-            case m.SeatRefilled() | m.SettingsChanged():
+            case m.SeatRefilled() | m.SettingsChanged() | EvaluationDone():
                 yield Line(describe(event))
             case (
                 m.CheckpointFailed()
@@ -73,6 +74,8 @@ class Narrator:
                 | m.StatesDiffered()
                 | m.SlotDisputed()
                 | m.PairAccused()
+                | ShardRaised()
+                | ShardReturned()
             ):
                 yield Line(describe(event), problem=True)
             case _:

@@ -18,6 +18,7 @@ import click
 
 from pliant import settings
 from pliant.cli.connect import Flags
+from pliant.cli.run.cgroup_cpus import usable_cpus
 from pliant.cli.run.endpoint import (
     EndpointFacts,
     configured_tls,
@@ -65,6 +66,8 @@ class RunOptions:
     workers: tuple[int, int] | None = None
     target: int | None = None
     spares: int = 0
+    queue: str | None = None
+    priority: int = 0
     chaos: bool = False
     mode: str = "auto"
     kind: Framework = "torch"
@@ -174,6 +177,8 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
             roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
             checkpoints=CheckpointPolicy(*options.checkpoint_every, keep=options.checkpoint_keep),
             chaos_allowed=options.chaos,
+            queue=options.queue or "",
+            priority=options.priority,
         ),
         script=script,
         capacity=sizes.capacity,
@@ -429,5 +434,5 @@ def _shutdown_s(options: RunOptions, machine: MachineFacts) -> float:
 
 def probe_machine() -> MachineFacts:
     """Collect the facts about this machine and its environment."""
-    cpus, gpus = len(os.sched_getaffinity(0)), len(list(Path("/dev").glob("nvidia[0-9]*")))
+    cpus, gpus = usable_cpus(), len(list(Path("/dev").glob("nvidia[0-9]*")))
     return MachineFacts(settings.read(), settings.with_prefix(*VARIABLE_PREFIXES), cpus, gpus, probe_endpoint)

@@ -89,6 +89,15 @@ def test_what_cannot_be_done_is_refused_with_its_reason(home: Path, args: tuple[
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
+def test_an_issue_that_was_interrupted_is_repeated(home: Path) -> None:
+    made = invoke("certs", "issue", "gpu-1", "--json").json
+    Path(made["cert_file"]).unlink()  # killed between the key and the certificate
+    again = invoke("certs", "issue", "gpu-1", "--json")
+    assert again.code == 0, again.err
+    loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    loaded.load_cert_chain(again.json["cert_file"], again.json["key_file"])
+
+
 def test_without_a_ca_nothing_is_issued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path))
     for args in (("issue", "gpu-1"), ("list",)):

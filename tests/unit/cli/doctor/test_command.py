@@ -95,6 +95,9 @@ def test_torch_gpus_and_the_interface_of_gloo_are_checked(empty: Path, monkeypat
     monkeypatch.setattr(socket, "gethostname", lambda: "192.0.2.1")
     assert "192.0.2.1, not to this machine" in training_checks.check_gloo_interface().message
     assert training_checks.check_torch() == Finding("torch", Level.OK, f"{torch_version()}, with gloo")
+    monkeypatch.setattr("torch.distributed.is_gloo_available", lambda: False)
+    without = training_checks.check_torch()
+    assert (without.level, "live training is not affected" in without.message) == (Level.WARNING, True)
     monkeypatch.setattr(metadata, "version", missing_package)
     assert training_checks.check_torch().level is Level.WARNING
 
@@ -139,6 +142,17 @@ def test_a_home_that_others_can_enter_is_found(empty: Path, mode: int, level: st
     empty.chmod(mode)
     found = findings(invoke("doctor", "--json"))["home"]
     assert (found[0], found[2]) == (level, "" if level == "ok" else f"Run: chmod 700 {empty}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
+def test_a_home_that_only_the_pod_s_own_group_can_write_is_fine(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs_group = 54321  # without a name, as in a pod
+    empty.mkdir()
+    os.chown(empty, -1, fs_group)
+    empty.chmod(0o2770)
+    assert findings(invoke("doctor", "--json"))["home"][0] == "problem"
+    monkeypatch.setattr(os, "getgroups", lambda: [fs_group])
+    assert findings(invoke("doctor", "--json"))["home"][0] == "ok"
 
 
 def test_a_home_that_is_a_file_or_somebody_else_s_is_found(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def test_programs_see_one_object_on_each_line(capsys: pytest.CaptureFixture[str]
                 "address": "",
                 "install_id": "",
                 "run_id": "",
+                "role": "",
             },
         },
         {"message": "so it is"},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pliant.cli.audit.tasks import audit_tasks
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import Refused
@@ -111,9 +112,14 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
 
     Recomputes the digest of the samples that were read, for every committed step. Steps that were rolled back are
     counted separately. A running job is audited up to its last step. Exits with 1 if there is a problem.
+
+    Of a task queue, every record must be in one completed shard. Records that may have been processed more than once,
+    because a worker was lost before it reported them, are counted.
     """
     name = resolve_job(job)
     with flags.connect(name) as client:
+        if client.job(name).tasks is not None:
+            return audit_tasks(client, name, as_json=as_json)
         terms, found = _audit(client, name)
     promise = promise_of(terms)
     if as_json:

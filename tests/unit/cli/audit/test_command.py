@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cli.commands import audit as module
-from pliant.cli.commands.audit import LedgerHistory
+from pliant.cli.audit import command as module
+from pliant.cli.audit.command import LedgerHistory
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, LedgerLine, make_line, slot_digest
 from pliant.core.data.sample_order import Order

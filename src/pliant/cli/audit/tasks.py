@@ -1,0 +1,74 @@
+"""The audit of a task queue: every record in one completed shard, and how many may have been processed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pliant.cli.connect import read_events
+from pliant.cli.output import clean, print_json
+
+if TYPE_CHECKING:
+    from pliant.client import Client
+    from pliant.core.tasks.audit import Digest, TaskAudit
+
+EVERY_RECORD = "every record done exactly once"
+AT_LEAST_ONCE = (
+    "{count} records may have been processed more than once: workers were lost, or too slow, after they processed them "
+    "and before they reported it."
+)
+
+
+def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
+    """Audit a task queue and print the result. Return the exit status."""
+    found, ended = _read(client, name)
+    total = found.terms.total_shards if found.terms is not None else 0
+    ok = not found.wrong and not (ended and found.missing())
+    if as_json:
+        print_json(
+            {
+                "ok": ok,
+                "records": found.records_done(),
+                "shards": total - found.missing(),
+                "shards_missing": found.missing(),
+                "attempts": found.attempts,
+                "returned": found.returned,
+                "repeated_max": found.repeated_max,
+                "problems": found.wrong,
+                "promise": EVERY_RECORD,
+            }
+        )
+    else:
+        done = total - found.missing()
+        verdict = EVERY_RECORD if not found.missing() else f"every record of {done} shards done exactly once, so far"
+        click.echo(f"{name}: {verdict if ok else 'problems found'}")
+        click.echo(f"{found.records_done()} records in {done} of {total} shards, in {found.attempts} attempts")
+        if found.returned:
+            click.echo(f"{found.returned} attempts were given to another worker")
+        if found.repeated_max:
+            click.echo(AT_LEAST_ONCE.format(count=found.repeated_max))
+        for problem in found.wrong:
+            click.echo(f"- {clean(problem)}")
+    return 0 if ok else 1
+
+
+def _read(client: Client, name: str) -> tuple[TaskAudit, bool]:
+    """Read the events of the newest attempt, and of those that it continues. Return also whether it is finished."""
+    from pliant.core.tasks.audit import TaskHistory
+
+    history = TaskHistory(_fast_digest())
+    for _, event in read_events(client, name):
+        history.take(event)
+    return history.audit, history.finished
+
+
+def _fast_digest() -> Digest:
+    """Return the digest of a range, vectorized if numpy is installed."""
+    from pliant.core.tasks.model import digest_key, range_digest
+
+    try:
+        import pliant.train.data.order as order
+    except ModuleNotFoundError:
+        return range_digest
+    return lambda kind, epoch, start, stop: order.digest_range(digest_key(kind, epoch), start, stop)
