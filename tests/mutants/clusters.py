@@ -59,4 +59,52 @@ CLUSTERS = (
             ),
         ),
     ),
+    Planted(
+        "a leader that no member reaches keeps its hold",
+        "P5",
+        "A standby that members reach waits for half a lease before the leader, which receives nothing, leaves its hold.",
+        (
+            Edit(
+                "coordinator/service/leader.py",
+                "        called = (CALLED_NAME,) if is_quiet else ()\n",
+                "        called: tuple[str, ...] = ()\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a new leader takes slots for free",
+        "grants",
+        "A new leader grants slots at once in which workers of an earlier and larger grant still start.",
+        (
+            Edit(
+                "coordinator/service/scheduler.py",
+                "is_counting=now - self._led_since < SETTLE_S",
+                "is_counting=now < self._led_since",
+            ),
+        ),
+    ),
+    Planted(
+        "an ended job has no processes",
+        "grants",
+        "The slots of a job are granted to others at its end, while its processes still save and exit.",
+        (
+            Edit(
+                "coordinator/service/scheduler.py",
+                "for job, claim in self._leaving.values() if claim.size)",
+                "for job, claim in self._leaving.values() if claim.size and not job.state.ended)",
+            ),
+        ),
+    ),
+    Planted(
+        "a replacement beside its predecessor",
+        "grants",
+        "A job in a queue starts the replacement of a draining worker early, beyond its grant.",
+        (
+            Edit(
+                "core/job/assignment.py",
+                "        starting = min(max(0, share - members[agent]), room)\n",
+                "        starting = max(0, share - members[agent] + draining[agent])\n",
+            ),
+        ),
+    ),
 )

@@ -21,7 +21,7 @@ from typing import BinaryIO, TypeVar
 from mutants.catch import Result, Stage
 from mutants.edits import ROOT, path_of
 
-WALL_MAX_S = 400.0  # for one process, should it wait for something for ever; CPU time is bounded from inside
+WALL_MAX_S = 1800.0  # for one process, should it wait for something for ever; CPU time is bounded from inside
 COPIED = ("src", "tools", "tests")
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ MORE = (
     "unit/torch/data/test_exactly_once_resize.py",
     "unit/train/process/test_watchdog.py",
 )
-NOT_OURS = ("codec",)  # what is encoded how is no matter of the protocol
+NOT_OURS = ("codec", "kube")  # encodings and pods are no matter of the protocol
 
 SEEDS_PLANTED = 150
 SEEDS_SOON = 50  # of those, before the tests are tried
@@ -91,11 +91,12 @@ def _limit_s(usual_s: float) -> float:
 
 
 def is_about(test: str, file: str) -> bool:
-    """Return whether a test file is named for that source file: `unit/core/test_job_reports.py` is about `core/job/decide.py`.
+    """Return whether a test file is named for that source file: `test_launches_roles.py` for `launches.py`.
 
-    The tests of a member's machine are named for what it does there, which takes most of its files each time.
+    The tests of a member's machine and of the supervisor are named for what these do, which takes most of their files
+    each time.
     """
     source = Path(file)
-    if source.parent.name == "member":
-        return Path(test).parent.name == "member"
+    if source.parent.name in ("member", "supervisor"):
+        return Path(test).parent.name == source.parent.name
     return Path(test).stem.startswith(f"test_{source.stem}")

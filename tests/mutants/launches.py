@@ -24,8 +24,8 @@ LAUNCHES = (
         "A worker that was asked to end, and did so well, counts as one that is done.",
         (
             Edit(
-                "core/supervisor.py",
-                " if live or not asked else ()\n",
+                "core/supervisor/endings.py",
+                " if live or is_over or not asked else ()\n",
                 " if live or not asked or ended.code == 0 else ()\n",
             ),
             Edit("core/job/launches.py", "    if launch.over:\n        return (ended,)\n", ""),
@@ -55,7 +55,7 @@ LAUNCHES = (
         "How a worker ended is not said again when the word was lost.",
         (
             Edit(
-                "core/supervisor.py",
+                "core/supervisor/launched.py",
                 "    unheard = {seat.member for seat in launch.seats} - {end.member for end in launch.ends}\n",
                 "    unheard: set[MemberId] = set()\n",
             ),
@@ -67,7 +67,7 @@ LAUNCHES = (
         "A script that fails at once is launched again at once.",
         (
             Edit(
-                "core/supervisor.py",
+                "core/supervisor/launched.py",
                 "        if order.ready or not state.capacity or now < state.not_before:\n",
                 "        if order.ready or not state.capacity:\n",
             ),
@@ -79,7 +79,7 @@ LAUNCHES = (
         "An agent says that none of its workers runs when it has asked them to end.",
         (
             Edit(
-                "core/supervisor.py",
+                "core/supervisor/launched.py",
                 "    if stray or state.ended or state.leaving:",
                 "    if state.ended or state.leaving:",
             ),
@@ -139,7 +139,7 @@ LAUNCHES = (
         "An agent that comes back acts on the orders of another one that has its name by now.",
         (
             Edit(
-                "core/supervisor.py",
+                "core/supervisor/orders.py",
                 "    return bool(order.install_id and state.install_id) and order.install_id != state.install_id\n",
                 "    return bool(order.install_id and state.install_id) and order.install_id == state.run_id\n",
             ),
@@ -151,7 +151,7 @@ LAUNCHES = (
         "An agent that was started again acts on orders that were given before.",
         (
             Edit(
-                "core/supervisor.py",
+                "core/supervisor/orders.py",
                 '    return order.install_id == state.install_id and order.run_id not in ("", state.run_id)\n',
                 '    return order.install_id == state.install_id and order.run_id in ("none", state.install_id)\n',
             ),
@@ -161,7 +161,7 @@ LAUNCHES = (
         "no member is killed",
         "launches",
         "A worker that ignores SIGTERM is waited for.",
-        (Edit("core/supervisor.py", "(Kill(member),) if member in state.workers else ()", "()"),),
+        (Edit("core/supervisor/decide.py", "(Kill(member),) if member in state.workers else ()", "()"),),
     ),
     Planted(
         "done too soon",

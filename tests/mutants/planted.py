@@ -11,6 +11,7 @@ from mutants.clusters import CLUSTERS
 from mutants.edits import Edit
 from mutants.launches import LAUNCHES
 from mutants.saving import SAVING
+from mutants.tasks import TASKS
 
 PLANTED = (
     # --------------------------------------------------------- counterexamples 1 to 15 of docs/internals/protocol.md
@@ -725,8 +726,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "        case NoWorldYet(why):\n            state = JobState.WAITING\n",
-                '        case NoWorldYet():\n            state, why = JobState.WAITING, ""\n',
+                "            state, why = JobState.WAITING, job.grant_missing or why\n",
+                '            state, why = JobState.WAITING, ""\n',
             ),
         ),
     ),
@@ -951,8 +952,33 @@ PLANTED = (
             ),
         ),
     ),
+    Planted(
+        "a script that never joins starts for ever",
+        "liveness",
+        "Workers that end or are killed before they join are started again and again.",
+        (
+            Edit(
+                "core/supervisor/endings.py",
+                "    if never_joined and (why := ",
+                "    if state.gave_up and (why := ",
+            ),
+        ),
+    ),
+    Planted(
+        "a frozen worker stays",
+        "rule 11",
+        "A worker that is lost to the job and cannot end by itself keeps its place for ever.",
+        (
+            Edit(
+                "core/supervisor/live.py",
+                "for member, since in state.lost if now - since >= state.grace_s}\n",
+                "for member, since in state.lost if now < since}\n",
+            ),
+        ),
+    ),
     # ------------------------------------------------------------------------------- launches
     *LAUNCHES,
     *SAVING,
     *CLUSTERS,
+    *TASKS,
 )

@@ -17,16 +17,17 @@ from queue import SimpleQueue
 from typing import assert_never
 
 from pliant.client import Client
-from pliant.core import supervisor as v
 from pliant.core.messages import Command
 from pliant.core.model.job import Terms
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.supervisor import Supervisor, supervise
+from pliant.core.supervisor import signals as v
 from pliant.credentials import read_token
 from pliant.errors import PliantError, Refused, Unreachable
 from pliant.wire.codec import Body
 from schedules import messages as w
+from schedules.fork_server import open_fork_server
 from schedules.member import PATIENCE_S, WATCH_S, Place
-from schedules.nursery import open_nursery
 
 AFTER_THE_END_S = 8.0  # how long a worker may take to leave a job that is over
 GOODBYE_S = 2.0
@@ -54,9 +55,9 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         place = Place(settings.url, Path(settings.token), settings.switch, Path(settings.files), settings.terms)
-        self.nursery = open_nursery(settings.agent, place)
+        self.fork_server = open_fork_server(settings.agent, place)
         self.connection = w.Connection(settings.switch, w.Hello(MemberId(""), settings.agent, os.getpid()))
-        self.state = v.Supervisor(settings.agent, settings.life, settings.capacity)
+        self.state = Supervisor(settings.agent, settings.life, settings.capacity)
         self.client = Client([settings.url], read_token(place.token), patience_s=PATIENCE_S)
         self.inbox: SimpleQueue[v.Signal] = SimpleQueue()
         self.commands: SimpleQueue[Command | None] = SimpleQueue()
@@ -85,22 +86,22 @@ class Agent:
         timer.start()
 
     def _feed(self, signal: v.Signal) -> None:
-        self.state, actions = v.supervise(self.state, signal, time.monotonic())
+        self.state, actions = supervise(self.state, signal, time.monotonic())
         if self.state.ended and not self.waits_for_the_end:
             self.waits_for_the_end = True
             self._too_late_after(AFTER_THE_END_S)
         for action in actions:
             match action:
                 case v.Start(member):
-                    self.nursery.send(f"start {member}".encode())
+                    self.fork_server.send(f"start {member}".encode())
                 case v.Terminate(member):
-                    self.nursery.send(f"term {member}".encode())
+                    self.fork_server.send(f"term {member}".encode())
                 case v.Kill(member):
                     if self.state.leaving:
                         self.connection.say(w.Kills(member))
                     else:
                         self.connection.say(w.Trouble(f"liveness: {member} does not leave a job that is over"))
-                    self.nursery.send(f"kill {member}".encode())
+                    self.fork_server.send(f"kill {member}".encode())
                 case v.StopWithin():
                     pass  # this agent kills no worker before the job is over
                 case v.SendCommand(command):
@@ -124,7 +125,7 @@ class Agent:
         os._exit(1)  # no harness, no schedule
 
     def listen(self) -> None:
-        while words := self.nursery.recv(1000).decode().split():
+        while words := self.fork_server.recv(1000).decode().split():
             member, code = MemberId(words[1]), int(words[2])
             self.connection.say(w.ChildEnded(member, code))
             self.inbox.put(v.WorkerEnded(member, code))

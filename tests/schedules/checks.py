@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
-from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.data.ledger import Lineage
 from pliant.core.data.line_run import LineRun
 from pliant.core.job.checkpoints import writer_generation
 from pliant.core.job.evolve import evolve
@@ -110,7 +110,7 @@ class Checks(LiveChecks):
         self.log: list[Event] = []
         self.acked: list[tuple[Command, int]] = []
         self.views = 0
-        self._claims: list[tuple[float, LedgerLine]] = []
+        self._claims: list[m.StepsCommitted] = []
         self._committed_at: dict[Lineage, float] = {}  # when the first member saw it committed
         self._at = 0.0
 
@@ -139,8 +139,8 @@ class Checks(LiveChecks):
         for wrong in state_violations(job):
             self.complain(wrong)
 
-    def _are_committed(self, lines: tuple[LedgerLine, ...]) -> None:
-        self._claims.extend((self._at, line) for line in lines)
+    def _are_committed(self, event: m.StepsCommitted) -> None:
+        self._claims.append(event)
 
     def _may_be_gone(self, event: m.MemberGone) -> None:
         """Rule 19: proof, or expiry. An expiry is compared with the signs of life when all of them are known."""
@@ -248,16 +248,22 @@ class Checks(LiveChecks):
             self._sound(self.job)
         if self.log != list(stored):
             self.complain(f"P5: the stream had {len(self.log)} events, the store has {len(stored)}, or others")
-        for at, line in self._claims:
-            seen = self._committed_at.get(line.lineage)
-            if seen is None or seen > at + CLOCK_S:
-                self.complain(f"rule 1: step {line.lineage.step} was durable before any member saw it committed")
+        for claim in self._claims:
+            for line in () if self._came_with_a_checkpoint(claim) else claim.lines:
+                seen = self._committed_at.get(line.lineage)
+                if seen is None or seen > claim.at + CLOCK_S:
+                    self.complain(f"rule 1: step {line.lineage.step} was durable before any member saw it committed")
         gone = {event.member: event for event in self.log if isinstance(event, m.MemberGone)}
         for mirror in self.scene.workers.values():
             self._ended_well(mirror, gone.get(mirror.id))
             self._expired_late(mirror, gone.get(mirror.id))
             self._saw_what_was(mirror)
         self._acknowledged()
+
+    def _came_with_a_checkpoint(self, claim: m.StepsCommitted) -> bool:
+        """Rule 16: a member without time commits with the checkpoint that it wrote alone."""
+        saved = [event for event in self.log if isinstance(event, m.CheckpointPublished) and event.at == claim.at]
+        return any(event.checkpoint.name.endswith(f"-{claim.reporter}") for event in saved)
 
     def _ended_well(self, mirror: Mirror, gone: m.MemberGone | None) -> None:
         """P1, rules 9 and 16: no member ends without need, and who leaves may go."""

@@ -1,6 +1,6 @@
 """A member's process: a worker, the real client to the coordinator, and a connection to the harness.
 
-Started by `schedules.nursery`, which has imported all of this already.
+Started by `schedules.fork_server`, which has imported all of this already.
 """
 
 from __future__ import annotations

@@ -9,19 +9,19 @@ import pytest
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
-from pliant.core import supervisor as v
 from pliant.core.model.job import Agent, Job, JobSpec, JobState, Mode, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.supervisor import signals as v
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
-from pliant_sim.faults import LAUNCH as FAULTS
-from pliant_sim.faults import ScheduledFault, launch_schedule
+from pliant_sim.faults.schedule import LAUNCH as FAULTS
+from pliant_sim.faults.schedule import ScheduledFault, launch_schedule
 from pliant_sim.launch import world
 from pliant_sim.launch.world import LaunchSetting, LaunchSimulation, setting_for
 from pliant_sim.processes.agent import SimulatedAgent
 from pliant_sim.processes.launched_worker import LaunchedWorker
-from pliant_sim.run import FAULTS_UNTIL_S, Result, run_batch, run_launches, shrink
+from pliant_sim.run import FAULTS_UNTIL_S, Result, ScheduleKind, run_batch, run_launches, shrink
 
 # Seeds that failed once, each for a bug of its own; see the git log. They are kept for ever.
 ONCE_FAILED = (27, 52, 92, 167, 183, 347, 523, 722, 991, 5333, 1983)
@@ -90,19 +90,19 @@ def test_the_trace_does_not_depend_on_the_process() -> None:
 
 
 def test_a_batch_is_its_seeds_one_by_one() -> None:
-    assert run_batch(20, 2, launched=True).results == (run_launches(20), run_launches(21))
+    assert run_batch(20, 2, ScheduleKind.LAUNCHES).results == (run_launches(20), run_launches(21))
 
 
 def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = launch_schedule(9, FAULTS_UNTIL_S)
     guilty = {drawn[1], drawn[7]}
 
-    def fails(seed: int, faults: tuple[object, ...] | None = None) -> Result:
+    def fails(seed: int, faults: tuple[object, ...] | None = None, story: list[str] | None = None) -> Result:
         chosen = set(drawn if faults is None else faults)
         return Result(seed, ("it fails",) if guilty <= chosen else (), 0, 0, 0, {}, 0)
 
     monkeypatch.setattr("pliant_sim.run.run_launches", fails)
-    assert set(shrink(9, launched=True)) == guilty
+    assert set(shrink(9, ScheduleKind.LAUNCHES)) == guilty
 
 
 def test_schedules_differ_in_what_they_are_about() -> None:

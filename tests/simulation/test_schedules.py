@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant_sim.faults import CALM, FAILOVER, LIVE, MOVES, ScheduledFault, live_schedule
+from pliant_sim.fault_kinds import SimulatedFaultKind
+from pliant_sim.faults.schedule import CALM, FAILOVER, LIVE, MOVES, ScheduledFault, live_schedule
 from pliant_sim.live.world import setting_for
 from pliant_sim.run import Result, run_batch, run_seed, shrink, trace_hash
 
@@ -41,6 +42,8 @@ ONCE_FAILED = (
 )
 # In these the script always ends early, and its workers were started again for ever.
 CRASHED_FOR_EVER = (8, 18, 38, 48, 58, 78)
+# In these it always ends before it joins, by itself or killed.
+NEVER_JOINED = (28, 128, 228, 328)
 # In these a user cancelled the job, and the next attempt had lost the steps since the last checkpoint.
 LOST_BY_CANCEL = (37, 117, 127, 137)
 # Ctrl-C came when one worker had been killed and the others were fewer than the smallest size: their steps were lost.
@@ -51,6 +54,16 @@ HUNG = (87, 647)
 INTERRUPTED_WHILE_ONE_HUNG = (877,)
 # A member that no storage was left for, and whose time was short, left with the last state while replacements joined.
 LEFT_TOO_SOON = (71,)
+# A drained member was the last holder, no recovery world worked, and it left at its deadline without a save.
+LEFT_UNSAVED = (875,)
+# The only state left was corrupted. The check took later gradients of that state for wrong, though nothing could tell.
+ONLY_STATE_CORRUPTED = (644,)
+# A save before the deadline was tried where states are verified: it wrote a corrupted one.
+SAVED_UNVERIFIED = (984,)
+# A member drained when the last state was saved already: a finished job still wanted a checkpoint.
+WANTED_AFTER_THE_END = (1226,)
+# The member that was to collect garbage after the last checkpoint was gone before it saw it, and no other one did.
+GARBAGE_LEFT = (1916,)
 # After a resize over several agents, workers were wanted on other agents than those whose members trained.
 WANTED_ELSEWHERE = (65, 95)
 # An agent of a live job that was asked to leave started workers, or stayed.
@@ -62,18 +75,24 @@ STARTED_AGAIN = (81, 131, 171)
 STAY_FIXED = [
     *ONCE_FAILED,
     *CRASHED_FOR_EVER,
+    *NEVER_JOINED,
     *LOST_BY_CANCEL,
     *LOST_BELOW_MIN,
     *HUNG,
     *INTERRUPTED_WHILE_ONE_HUNG,
     *LEFT_TOO_SOON,
+    *LEFT_UNSAVED,
+    *ONLY_STATE_CORRUPTED,
+    *SAVED_UNVERIFIED,
+    *WANTED_AFTER_THE_END,
+    *GARBAGE_LEFT,
     *WANTED_ELSEWHERE,
     *COULD_NOT_LEAVE,
     *LEADER_SILENT,
     *STARTED_AGAIN,
 ]
-FRESH = tuple(range(1_000, 1_040))
-MORE_FAILOVER = (1_043, 1_063)  # so that every kind of fault strikes
+FRESH = tuple(range(1_000, 1_030))
+MORE = (1_043, 1_063, 1_067)  # so that every kind of fault strikes
 
 
 def is_stormy(seed: int) -> bool:
@@ -84,7 +103,7 @@ def is_stormy(seed: int) -> bool:
 
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
-    return [run_seed(seed) for seed in (*FRESH, *MORE_FAILOVER)]
+    return [run_seed(seed) for seed in (*FRESH, *MORE)]
 
 
 @pytest.mark.parametrize("seed", STAY_FIXED)
@@ -105,7 +124,9 @@ def test_every_job_ends_with_every_step_committed(results: list[Result]) -> None
 
 def test_a_job_whose_script_always_ends_early_ends_before_that_step(results: list[Result]) -> None:
     early = [result for result in results if setting_for(result.seed).script_ends is not None]
-    assert all(0 < result.steps < setting_for(result.seed).ends_at for result in early)
+    for result in early:
+        setting = setting_for(result.seed)
+        assert result.steps == 0 if setting.never_joins else 0 < result.steps < setting.ends_at
     assert len(early) == len(FRESH) // 10
 
 
@@ -169,6 +190,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_job_ends_well(seed: int) ->
     assert len([line for line in story if "is damaged" in line]) == 1
 
 
+@pytest.mark.parametrize("seed", [7, 17, 47])
+def test_a_worker_that_is_frozen_for_ever_is_killed_once_it_is_lost_and_the_job_finishes(seed: int) -> None:
+    """Rule 11: its process cannot end by itself, and its place is needed."""
+    result = run_seed(seed, faults=(ScheduledFault(6.0, SimulatedFaultKind.FREEZE, seed),))
+    assert (result.complaints, result.fired, result.steps) == ((), {SimulatedFaultKind.FREEZE: 1}, 18)
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert run_seed(4) == run_seed(4)
     assert trace_hash([run_seed(4)]) != trace_hash([run_seed(5)])
@@ -217,7 +245,7 @@ def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.Mon
     """The failure here is made up, so that its cause is known: two certain faults together."""
     guilty = {live_schedule(9)[3], live_schedule(9)[30]}
 
-    def fails(seed: int, faults: tuple[ScheduledFault, ...] | None = None) -> Result:
+    def fails(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story: list[str] | None = None) -> Result:
         chosen = set(live_schedule(seed) if faults is None else faults)
         return Result(seed, ("it fails",) if guilty <= chosen else (), 0, 0, 0, {}, 0)
 

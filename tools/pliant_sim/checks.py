@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
-from pliant.core import supervisor as v
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import state_violations
 from pliant.core.messages import Event, StateChanged
 from pliant.core.model.job import Job
+from pliant.core.supervisor import signals as v
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state

@@ -17,6 +17,7 @@ from pliant.core.endpoints import (
     note_answer,
     note_silence,
     renewal_limit_s,
+    silence_s,
 )
 from pliant.core.leases import LEASE_TTL_S
 from pliant.wire.api import Renew, RenewAgent
@@ -81,7 +82,7 @@ class SimulatedClient:
     def _too_late(self, attempt: int) -> None:
         call = self._calls.get(attempt)
         if call is not None:
-            self.known = note_silence(self.known, call.endpoint, call.limit_s, call.asked_at, self._sim.now)
+            self.known = note_silence(self.known, call.endpoint, silence_s(LEASE_TTL_S), call.asked_at, self._sim.now)
             self._failed(attempt)
 
     def _failed(self, attempt: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from pliant_sim.run import Batch, Result
+    from pliant_sim.run import Batch, Result, ScheduleKind
 
 CHUNK = 10  # seeds per task of a process: few, so the progress bar moves often
 
@@ -25,6 +25,8 @@ CHUNK = 10  # seeds per task of a process: few, so the progress bar moves often
     "--shrink", "shrinking", is_flag=True, help="With --seed: find the fewest faults that still make it fail."
 )
 @click.option("--launches", is_flag=True, help="Run schedules of launched jobs instead of live ones.")
+@click.option("--tasks", is_flag=True, help="Run schedules of task queues instead of live jobs.")
+@click.option("--cluster", is_flag=True, help="Run simulated clusters: many jobs on one pool.")
 @click.option("--exhaustive", is_flag=True, help="Explore every order of events in a small world.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sim(
@@ -34,6 +36,8 @@ def sim(
     detail: bool,
     shrinking: bool,
     launches: bool,
+    tasks: bool,
+    cluster: bool,
     exhaustive: bool,
     as_json: bool,
 ) -> None:
@@ -46,35 +50,49 @@ def sim(
         raise click.UsageError("Choose one of --seeds, --seed and --exhaustive.")
     if seed is None and (detail or shrinking):
         raise click.UsageError("--detail and --shrink need --seed.")
-    if launches and (exhaustive or detail):
-        raise click.UsageError("--launches cannot be combined with --exhaustive or --detail.")
-    if exhaustive:
+    if launches and tasks:
+        raise click.UsageError("Choose one of --launches and --tasks.")
+    if (launches or tasks) and (exhaustive or detail):
+        raise click.UsageError("--launches and --tasks cannot be combined with --exhaustive or --detail.")
+    if cluster:
+        if exhaustive or detail or shrinking or launches or tasks:
+            raise click.UsageError("--cluster can be combined with --seeds, --first, --seed and --json only.")
+        from pliant_sim.cluster.command import run_clusters
+
+        run_clusters(first if seed is None else seed, seeds or (200 if seed is None else 1), as_json)
+    elif exhaustive:
         _explore(as_json)
     elif seed is not None:
-        _tell(seed, detail, shrinking, launches, as_json)
+        _tell(seed, detail, shrinking, _kind(launches, tasks), as_json)
     else:
-        _count(first, seeds or 200, launches, as_json)
+        _count(first, seeds or 200, _kind(launches, tasks), as_json)
 
 
-def _count(first: int, seeds: int, launches: bool, as_json: bool) -> None:
-    batches = sorted(_batches(first, seeds, launches), key=lambda batch: batch.first)
+def _kind(launches: bool, tasks: bool) -> ScheduleKind:
+    from pliant_sim.run import ScheduleKind
+
+    return ScheduleKind.LAUNCHES if launches else ScheduleKind.TASKS if tasks else ScheduleKind.LIVE
+
+
+def _count(first: int, seeds: int, kind: ScheduleKind, as_json: bool) -> None:
+    batches = sorted(_batches(first, seeds, kind), key=lambda batch: batch.first)
     results = [result for batch in batches for result in batch.results]
     report = _report(results, sum(batch.cpu_s for batch in batches))
     if as_json:
         click.echo(json.dumps(report))
     else:
-        _print_report(report, " --launches" if launches else "")
+        _print_report(report, "" if kind == "live" else f" --{kind}")
     sys.exit(1 if report["violations"] else 0)
 
 
-def _batches(first: int, seeds: int, launches: bool) -> Iterator[Batch]:
+def _batches(first: int, seeds: int, kind: ScheduleKind) -> Iterator[Batch]:
     """Run the seeds on every core and show the progress. Leaving early (Ctrl-C) ends every process at once."""
     from multiprocessing import Pool
 
     from rich.console import Console
     from rich.progress import Progress
 
-    chunks = [(start, min(CHUNK, first + seeds - start), launches) for start in range(first, first + seeds, CHUNK)]
+    chunks = [(start, min(CHUNK, first + seeds - start), kind) for start in range(first, first + seeds, CHUNK)]
     # Ctrl-C goes to the whole process group. It is blocked while the pool starts, when it would leave some behind;
     # the children inherit the block, and leaving the body ends them.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -88,7 +106,7 @@ def _batches(first: int, seeds: int, launches: bool) -> Iterator[Batch]:
             yield batch
 
 
-def _run_chunk(chunk: tuple[int, int, bool]) -> Batch:
+def _run_chunk(chunk: tuple[int, int, ScheduleKind]) -> Batch:
     from pliant_sim.run import run_batch
 
     return run_batch(*chunk)
@@ -140,15 +158,15 @@ def _print_report(report: dict[str, Any], option: str) -> None:
         console.print(f"  pliant sim{option} --seed {failure['seed']} --shrink")
 
 
-def _tell(seed: int, detail: bool, shrinking: bool, launches: bool, as_json: bool) -> None:
-    from pliant_sim.run import run_launches, run_seed, shrink, trace_hash
+def _tell(seed: int, detail: bool, shrinking: bool, kind: ScheduleKind, as_json: bool) -> None:
+    from pliant_sim.run import run_kind, run_seed, shrink, trace_hash
 
     story: list[str] = []
     faults = None
-    if shrinking and (run_launches(seed) if launches else run_seed(seed)).complaints:
-        faults = shrink(seed, launches)
+    if shrinking and run_kind(kind, seed).complaints:
+        faults = shrink(seed, kind)
         click.echo(f"{len(faults)} faults are enough to make seed {seed} fail.", err=True)
-    result = run_launches(seed, faults, story) if launches else run_seed(seed, faults, story, detail)
+    result = run_seed(seed, faults, story, detail) if detail else run_kind(kind, seed, faults, story)
     if as_json:
         report = _report([result], 0.0)
         report["story"] = story

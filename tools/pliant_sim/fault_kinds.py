@@ -20,6 +20,7 @@ class SimulatedFaultKind(StrEnum):
     GO_LIVE = "go-live"  # a launched worker calls `pliant.join()`
     NEXT_ATTEMPT = "next-attempt"  # a user cancels the job and creates it again
     INTERRUPT = "interrupt"  # Ctrl-C of `pliant run` on every machine, often just after a worker was killed
+    FREEZE = "freeze"  # a worker stops for ever (SIGSTOP), and nothing of it answers
     HANG = "hang"  # a worker never returns from user code; it still renews its lease
     AGENT_LEAVES = "agent-leaves"  # a user asks an agent to leave, as `pliant drain --agent --leave` does
     FREEZE_LEADER = "freeze-leader"  # the leading coordinator stops; no connection to it is reset

@@ -5,18 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha256
 
 from pliant_sim.fault_kinds import AnyFaultKind
-from pliant_sim.faults import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
+from pliant_sim.faults.schedule import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
 from pliant_sim.launch import world as launch_world
 from pliant_sim.live import world as live_world
 from pliant_sim.simulation import Simulation
+from pliant_sim.tasks import world as task_world
+from pliant_sim.tasks.faults import strike_tasks, task_schedule
 
 FAULTS_UNTIL_S = 60.0
 SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, and some
 PLACED_S = 30.0  # after the faults, when each agent must run as many workers as are wanted there
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
+CHURN_UNTIL_S = FAULTS_UNTIL_S + PATIENCE_S  # members are replaced until the job ends
+
+
+class ScheduleKind(StrEnum):
+    """The kind of job that a schedule is about."""
+
+    LIVE = "live"
+    LAUNCHES = "launches"
+    TASKS = "tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +53,35 @@ class Batch:
     cpu_s: float
 
 
-def run_batch(first: int, count: int, launched: bool = False) -> Batch:
-    """Run schedules `first`, `first + 1` and so on in this process, of live or of launched jobs."""
+def run_batch(first: int, count: int, kind: ScheduleKind = ScheduleKind.LIVE) -> Batch:
+    """Run schedules `first`, `first + 1` and so on in this process."""
     began = time.process_time()
-    run = run_launches if launched else run_seed
-    results = tuple(run(seed) for seed in range(first, first + count))
+    results = tuple(run_kind(kind, seed) for seed in range(first, first + count))
     return Batch(first, results, time.process_time() - began)
+
+
+def run_kind(
+    kind: ScheduleKind, seed: int, faults: tuple[ScheduledFault, ...] | None = None, story: list[str] | None = None
+) -> Result:
+    """Run one schedule of a kind of job."""
+    match kind:
+        case ScheduleKind.LIVE:
+            return run_seed(seed, faults, story)
+        case ScheduleKind.LAUNCHES:
+            return run_launches(seed, faults, story)
+        case ScheduleKind.TASKS:
+            return run_tasks(seed, faults, story)
+
+
+def schedule_of(kind: ScheduleKind, seed: int) -> tuple[ScheduledFault, ...]:
+    """Return the faults of a schedule."""
+    match kind:
+        case ScheduleKind.LIVE:
+            return live_schedule(seed, FAULTS_UNTIL_S)
+        case ScheduleKind.LAUNCHES:
+            return launch_schedule(seed, FAULTS_UNTIL_S)
+        case ScheduleKind.TASKS:
+            return task_schedule(seed, FAULTS_UNTIL_S, CHURN_UNTIL_S)
 
 
 def run_seed(
@@ -96,6 +131,24 @@ def run_launches(seed: int, faults: tuple[ScheduledFault, ...] | None = None, st
     return _result(sim, sim.training.steps)
 
 
+def run_tasks(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story: list[str] | None = None) -> Result:
+    """Run one schedule of a task queue: the faults, then quiet until the job ends. Churn goes on until then."""
+    sim = task_world.TaskSimulation(task_world.setting_for(seed), story)
+    for fault in schedule_of(ScheduleKind.TASKS, seed) if faults is None else faults:
+        sim.after(fault.at_s, strike_tasks, sim, fault)
+    if sim.setting.steady:
+        sim.checks.watch_time()
+    if not sim.setting.churn:
+        sim.run(FAULTS_UNTIL_S, sim.ended)
+        heal(sim)
+        sim.checks.healed()
+    if not sim.checks.complaints:
+        sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+    if not sim.checks.complaints:
+        sim.checks.finally_()
+    return _result(sim, sum(sim.checks.effects.values()))
+
+
 def _result(sim: Simulation, steps: int) -> Result:
     return Result(
         seed=sim.sizes.seed,
@@ -108,16 +161,15 @@ def _result(sim: Simulation, steps: int) -> Result:
     )
 
 
-def shrink(seed: int, launched: bool = False) -> tuple[ScheduledFault, ...]:
+def shrink(seed: int, kind: ScheduleKind = ScheduleKind.LIVE) -> tuple[ScheduledFault, ...]:
     """Find few faults that still make the seed fail, by leaving out ever smaller groups of them."""
-    run = run_launches if launched else run_seed
-    faults = (launch_schedule if launched else live_schedule)(seed, FAULTS_UNTIL_S)
+    faults = schedule_of(kind, seed)
     size = len(faults)
     while size >= 1:
         index = 0
         while index < len(faults):
             fewer = faults[:index] + faults[index + size :]
-            if run(seed, fewer).complaints:
+            if run_kind(kind, seed, fewer).complaints:
                 faults = fewer
             else:
                 index += size

@@ -96,6 +96,9 @@ class FlakyStore:
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         return self.reached.hold(name, owner, ttl_s, now, url)
 
+    def holder(self, name: str, now: float) -> Hold | None:
+        return self.reached.holder(name, now)
+
     def release(self, hold: Hold) -> None:
         self.reached.release(hold)
 

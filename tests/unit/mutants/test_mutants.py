@@ -235,11 +235,11 @@ def test_a_reason_is_found_for_its_mutant_only() -> None:
 
 @pytest.mark.long
 def test_the_ladder_tries_a_file_s_own_tests_first_and_only_tests_that_import_it() -> None:
-    own = "unit/core/test_supervisor.py"
+    own = "unit/core/supervisor/test_live.py"
     steps = ladder.measured([Result(slowest_s={own: 1.0}, slowest_seed_s=0.1)], ladder.suite(), 0)
-    stages = steps.mechanical("core/supervisor.py")
+    stages = steps.mechanical("core/supervisor/live.py")
     assert stages[0].files[0] == (own, ladder.PATIENCE)
-    assert all(name.startswith("unit/core/test_supervisor") for name, _ in stages[0].files)
+    assert all(name.startswith("unit/core/supervisor/test_") for name, _ in stages[0].files)
     tried = [name for stage in stages for name, _ in stage.files]
     assert "unit/core/data/test_sample_order.py" not in tried
     assert stages[-1].seeds[1] == ladder.SEEDS_MECHANICAL

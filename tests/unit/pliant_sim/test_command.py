@@ -12,7 +12,7 @@ from pliant.chaos.fault_kinds import FaultKind
 from pliant.cli.main import cli
 from pliant_sim import command as program
 from pliant_sim.exhaustive.explore import Bounds, Exploration
-from pliant_sim.faults import LIVE, ScheduledFault
+from pliant_sim.faults.schedule import LIVE, ScheduledFault
 from pliant_sim.run import Batch, Result
 
 
@@ -68,10 +68,19 @@ def test_schedules_of_launches_are_counted_and_told() -> None:
     assert run("--launches", "--exhaustive")[0] == 2
 
 
+def test_schedules_of_task_queues_are_counted_and_told() -> None:
+    report = json.loads(run("--tasks", "--seeds", "2", "--json")[1])
+    assert (report["seeds"], report["violations"]) == (2, 0)
+    code, out = run("--tasks", "--seed", "5")
+    assert (code, "joined the task queue" in out) == (0, True)
+    assert run("--tasks", "--launches")[0] == 2
+    assert run("--tasks", "--seed", "5", "--detail")[0] == 2
+
+
 def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Result(7, ("3.1 s: P2: gone",), 10, 2, 1, {FaultKind.KILL: 1}, 9)
     batch = Batch(7, (failed,), 1.0)
-    monkeypatch.setattr(program, "_batches", lambda first, seeds, launches: iter([batch]))
+    monkeypatch.setattr(program, "_batches", lambda first, seeds, kind: iter([batch]))
     assert "pliant sim --launches --seed 7 --shrink" in run("--launches", "--seeds", "1")[1]
     code, out = run("--seeds", "1")
     assert code == 1
@@ -95,7 +104,7 @@ def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPa
         return Result(seed, ("1.0 s: P1: restarted",), 10, 2, 1, {}, 9)
 
     monkeypatch.setattr("pliant_sim.run.run_seed", fails)
-    monkeypatch.setattr("pliant_sim.run.shrink", lambda seed, launches: guilty)
+    monkeypatch.setattr("pliant_sim.run.shrink", lambda seed, kind: guilty)
     monkeypatch.setattr("pliant_sim.run.run_launches", fails)
     assert CliRunner().invoke(cli, ["sim", "--launches", "--seed", "5", "--shrink"]).exit_code == 1
     result = CliRunner().invoke(cli, ["sim", "--seed", "5", "--shrink"])

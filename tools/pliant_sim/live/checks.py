@@ -19,7 +19,7 @@ from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
-from pliant.core.supervisor import Action, Start
+from pliant.core.supervisor.signals import Action, Start
 from pliant_sim.checks import StoreChecks
 from pliant_sim.live.checkpoint_checks import CheckpointChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ORDERS_S = 3.0  # a user's request is decided and the agent has its orders, in a network without faults
 EXIT_S = 6.0  # beyond the grace period
+KILLED_S = LEASE_TTL_S  # an agent reads its events and checks its workers three times in a lease
 # A member notices a frozen leader with its next renewal, asks another coordinator after a deadline, and watches there.
 VIEW_S = LEASE_TTL_S / 3 + LEASE_TTL_S / 8 + 1.0
 
@@ -65,7 +66,7 @@ class LiveChecks(StoreChecks):
                 if event.generation <= job.sealed or event.generation < job.current:
                     self.complain(f"P6: a report of {event.generation} was accepted, {job.sealed} is sealed")
                 self.lines.extend(event.lines)
-                self._are_committed(event.lines)
+                self._are_committed(event)
             case m.CheckpointPublished() if job is not None:
                 if event.generation <= job.sealed:
                     self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
@@ -96,11 +97,23 @@ class LiveChecks(StoreChecks):
             case _:
                 pass
 
-    def _are_committed(self, lines: tuple[LedgerLine, ...]) -> None:
-        """Rule 1: what the store takes as durable, some member must have seen committed."""
-        for line in lines:
-            if line.lineage not in self.committed:
+    def _are_committed(self, event: m.StepsCommitted) -> None:
+        """Rule 1: what the store takes as durable, some member must have seen committed.
+
+        Rule 16: or a stopped member has no time left, and no member went on from the step before.
+        """
+        for line in event.lines:
+            if line.lineage in self.committed:
+                continue
+            reporter = self.sim.workers[event.reporter].machine
+            if reporter.last_chance_save is None or reporter.lineage != event.lines[-1].lineage:
                 self.complain(f"rule 1: step {line.lineage.step} is durable, but no member saw it committed")
+            for worker in self.sim.running_workers():
+                other = worker.machine
+                known = self.job is not None and worker.id in self.job.members and other.holds_state
+                if known and other.lineage.step == line.lineage.step and other.lineage != line.lineage:
+                    self.complain(f"rule 1: step {line.lineage.step} is durable, and {worker.id} has another one")
+            self.committed[line.lineage] = {event.reporter}
 
     def _may_be_gone(self, event: m.MemberGone) -> None:
         self.check_expiry(event.member, event.why)
@@ -119,8 +132,15 @@ class LiveChecks(StoreChecks):
             return
         if not alive or event.how != "lost":
             return
+        if worker is not None and worker.frozen:
+            self.sim.after(self.sim.setting.grace_s + KILLED_S, self._must_be_killed, worker)
         if "lease" not in event.why or (self.writer and not self.sim.may_expire(self.writer, event.member)):
             self.complain(f"rule 19: {event.member} was lost without proof or expiry: {event.why}")
+
+    def _must_be_killed(self, worker: LiveWorker) -> None:
+        """Rule 11: lost is final, and a process that cannot end by itself takes up room for ever."""
+        if worker.up and worker.agent.up and not worker.agent.paused:
+            self.complain(f"rule 11: {worker.id} was lost and is frozen, and its agent lets it be")
 
     def _world_formed(self, event: m.WorldFormed) -> None:
         world, job = event.world, self.job
@@ -235,7 +255,13 @@ class LiveChecks(StoreChecks):
         worker = self.sim.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
         if worker is not None and worker.tainted:
             closing = words[holding[0]].purpose is Purpose.CLOSE
-            self.escaped = self.escaped or closing or worker.machine.state_hash == worker.said
+            if closing or worker.machine.state_hash == worker.said:
+                self.escapes(worker)
+
+    def escapes(self, worker: LiveWorker) -> None:
+        """Take a corrupted state for right from now on: it is the only one there is, so nothing can tell."""
+        self.escaped = True
+        worker.tainted = False
 
     def forgets(self, worker: LiveWorker) -> None:
         """Note that a state is dropped. If not every step is verified, its effect on the others stays undetected."""

@@ -48,6 +48,7 @@ class LiveSetting(Setting):
     moves: bool = False  # agents come and go and the size changes, nothing else; then every worker has its place
     failover: bool = False  # only coordinators and their store fail: no member is lost, and views come soon
     script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
+    never_joins: bool = False  # with `script_ends`: it ends before it joins
     ends_at: int = 6
     loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
     more_epochs: int | None = None  # the finished job is started again with so many more; None: it is not started again
@@ -72,7 +73,8 @@ def verify_for(seed: int) -> int:
 def setting_for(seed: int) -> LiveSetting:
     """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
 
-    A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early. In
+    A tenth of the schedules are calm, in another tenth the script always crashes, some of it before it joins, and in a
+    third one it ends early. In
     a fourth one agents come and go and the size changes, in a fifth one only coordinators fail. In a sixth one the
     finished job is started again, with another epoch in half of them.
     """
@@ -84,7 +86,11 @@ def setting_for(seed: int) -> LiveSetting:
         return LiveSetting(seed=seed, calm=True, size_min=CALM_SIZE, size_max=CALM_SIZE, workers=CALM_SIZE)
     if seed % 10 == 8:
         ends = SCRIPT_ENDS[seed // 10 % len(SCRIPT_ENDS)]
-        return LiveSetting(seed=seed, calm=True, size_max=CALM_SIZE, workers=CALM_SIZE, script_ends=ends)
+        crashing = LiveSetting(seed=seed, calm=True, size_max=CALM_SIZE, workers=CALM_SIZE, script_ends=ends)
+        if seed % 100 != 28:
+            return crashing
+        ends = SCRIPT_ENDS[seed // 100 % len(SCRIPT_ENDS)]
+        return replace(crashing, never_joins=True, max_restarts=3, script_ends=ends)
     verify = verify_for(seed)
     return LiveSetting(
         seed=seed,
@@ -220,7 +226,7 @@ class LiveSimulation(Simulation):
         self.fabric.healed()
         for worker in list(self.workers.values()):
             worker.errs = worker.errs_once = False
-            if worker.paused:
+            if worker.paused and not worker.frozen:
                 worker.resume()
 
     def exists(self, member: MemberId) -> bool:

@@ -9,7 +9,8 @@ from pliant.coordinator.service.inbox import Accepted, Unavailable
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.messages import AgentReady, Rejection
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.supervisor import (
+from pliant.core.supervisor import Supervisor, agent_join, supervise
+from pliant.core.supervisor.signals import (
     Action,
     Announce,
     Finish,
@@ -25,11 +26,8 @@ from pliant.core.supervisor import (
     StartSeat,
     StopOverdue,
     StopWithin,
-    Supervisor,
     Terminate,
     WorkerEnded,
-    agent_join,
-    supervise,
 )
 from pliant.wire.api import RenewAgent
 from pliant_sim.processes.agent_events import AgentEvents

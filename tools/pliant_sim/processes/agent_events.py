@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pliant.core.messages import Event
-from pliant.core.supervisor import FollowedEvent, JobEvent, Signal, WorkerEnded
+from pliant.core.supervisor.signals import FollowedEvent, JobEvent, Signal, WorkerEnded
 
 PATIENCE_S = 5.0
 PAUSE_S = 0.7

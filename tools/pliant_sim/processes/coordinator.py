@@ -13,7 +13,7 @@ from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
-from pliant.core.supervisor import OrdersReceived
+from pliant.core.supervisor.signals import OrdersReceived
 from pliant.wire.api import Renew, RenewAgent
 from pliant_sim.requests import Request, queue_request, renew_at_once
 from pliant_sim.store import CoordinatorCrash, FlakyStore

@@ -58,6 +58,7 @@ class LiveWorker:
         self.unbegun: tuple[s.Snapshot, bool, ToyModel] | None = None  # to be written after it
         self.aside: dict[int, ToyModel] = {}
         self.donors: tuple[MemberId, ...] = ()
+        self.frozen = False  # it is stopped, for ever
         self.hung_at_s: float | None = None  # since when it is stuck in user code
         self.grace_s: float | None = None  # the length of its grace period, once it has begun
         self.hangs = False  # it gets stuck the next time it runs user code
@@ -68,6 +69,9 @@ class LiveWorker:
         self._watches = 0  # opened ones; only the newest delivers
         self._watched_at = sim.now
         self._renewing = False
+        if sim.setting.never_joins and sim.setting.script_ends is not None:
+            sim.after(sim.chance.uniform(0.5, 2.0), self.end, sim.setting.script_ends)
+            return
         sim.after(sim.chance.uniform(0.0, TICK_S), self._tick)
         self._join()
 
@@ -393,7 +397,7 @@ class LiveWorker:
         self.sim.checks.forgets(self)
         donor = self.sim.workers.get(self.donors[0]) if len(self.donors) == 1 else None
         if donor is not None and donor.tainted:
-            self.sim.checks.escaped = True  # there was no second donor to compare it with
+            self.sim.checks.escapes(donor)  # there was no second donor to compare it with
         for line in action.replay:
             # The steps carry their small state; the user's code does not run for them here.
             model = post_step(applied(model, line.lineage, self.reduced[line.lineage]))

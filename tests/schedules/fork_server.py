@@ -17,7 +17,7 @@ from schedules.member import Place, live
 from schedules.messages import die_with_parent
 
 
-def open_nursery(agent: AgentId, place: Place) -> socket.socket:
+def open_fork_server(agent: AgentId, place: Place) -> socket.socket:
     """Call before there is any thread. Gives the line to it: orders go in, lines about births and ends come out."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # one order is one message
     if os.fork():
@@ -27,12 +27,12 @@ def open_nursery(agent: AgentId, place: Place) -> socket.socket:
     try:
         die_with_parent()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a member takes it when it is ready for it
-        _Nursery(agent, place, its).run()
+        _ForkServer(agent, place, its).run()
     finally:
         os._exit(1)
 
 
-class _Nursery:
+class _ForkServer:
     def __init__(self, agent: AgentId, place: Place, line: socket.socket) -> None:
         self._agent = agent
         self._place = place

@@ -1,0 +1,12 @@
+"""The shape of a fault's effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from pliant_sim.simulation import Simulation
+
+S = TypeVar("S", bound=Simulation)
+Act = Callable[[S, Random], bool]  # whether there was something to strike; the generator makes the choices
