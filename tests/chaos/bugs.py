@@ -41,7 +41,7 @@ def _double_one(bit: Path) -> None:
 
 
 def _change_plans(bit: Path, change: Callable[[Any], Any]) -> None:
-    from pliant.torch.data.dataset import DatasetReader
+    from pliant.train.live.data.reader import DatasetReader
 
     read_each = DatasetReader._read_each
 
@@ -82,7 +82,7 @@ def _stale_prefetch(bit: Path) -> None:
 def _victim_left_out(bit: Path) -> None:
     """Of the slots that a dead member leaves behind one is said to be done, and no member computes it."""
     from pliant.core.member.signals import Computed
-    from pliant.torch import loop
+    from pliant.train.live import loop
     from pliant.train.session import Session
 
     compute, react = loop.Loop._compute, Session._react

@@ -201,18 +201,18 @@ class Probe:
 
 def install(probe: Probe) -> None:
     """Observe the places that are inside Pliant. Call it in a worker before it joins."""
-    from pliant.torch import loop
-    from pliant.torch.gloo import wiring
     from pliant.torch.reduce import deterministic, floating
     from pliant.train import session
+    from pliant.train.group import wiring
+    from pliant.train.live import loop
     from pliant.train.state import transfer
 
     # The functions themselves, not their names: a renamed one is found by the type checker.
     probe.wrap(floating.FloatingReducer, floating.FloatingReducer.reduce, Place.REDUCTION)
     probe.wrap(deterministic.DeterministicReducer, deterministic.DeterministicReducer.reduce, Place.REDUCTION)
     probe.wrap(loop.Loop, loop.Loop.apply, Place.APPLY)
-    probe.wrap(wiring.GlooWiring, wiring.GlooWiring.run, Place.WIRING)
-    probe.wrap(wiring.GlooWiring, wiring.GlooWiring._check_links, Place.WIRING)
+    probe.wrap(wiring.TcpWiring, wiring.TcpWiring.run, Place.WIRING)
+    probe.wrap(wiring.TcpWiring, wiring.TcpWiring._connect, Place.WIRING)
     probe.wrap(transfer.StateDownload, transfer.StateDownload._receive_stripe, Place.TRANSFER)
     probe.wrap(session, transfer.fetch_gradient, Place.TRANSFER)
     probe.wrap_generator(transfer.StateSource, transfer.StateSource._send_stripe, Place.TRANSFER)

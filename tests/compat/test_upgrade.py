@@ -3,12 +3,13 @@
 import gzip
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 from tidy.files import ROOT
-from unit.cli.program import PLIANT
+from unit.cli.program import PLIANT, free_port
 
 PAGE = (ROOT / "docs" / "operating" / "maintenance.md").read_text()
 OLD = Path(__file__).with_name("store-version-2.db.gz")
@@ -41,19 +42,30 @@ def test_the_page_s_commands_upgrade_a_store_and_its_backup_brings_it_back(tmp_p
     backup, coordinator, doctor, jobs = commands()
     run(backup)
     assert (coordinator, doctor, jobs) == ("pliant coordinator", "pliant doctor", "pliant jobs")
-    environment["PLIANT_COORDINATOR"] = "http://127.0.0.1:27719"
-    serving = ["/bin/sh", "-c", f"exec {coordinator} --listen 127.0.0.1:27719"]
-    with subprocess.Popen(serving, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert "Coordinator at" in process.stdout.readline()
-            run(f"{doctor} --json")
-            assert re.search(r"demo .*5", run(jobs))
-        finally:
-            process.send_signal(signal.SIGTERM)
-    assert process.returncode == 0
+    address = f"127.0.0.1:{free_port()}"
+    environment["PLIANT_COORDINATOR"] = f"http://{address}"
+
+    def serve() -> None:
+        serving = ["/bin/sh", "-c", f"exec {coordinator} --listen {address}"]
+        with subprocess.Popen(serving, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert "Coordinator at" in process.stdout.readline()
+                run(f"{doctor} --json")
+                assert re.search(r"demo .*5", run(jobs))
+            finally:
+                process.send_signal(signal.SIGTERM)
+        assert process.returncode == 0
+
+    serve()
     before, after = (gzip.decompress(OLD.read_bytes()), (home / "store.db").read_bytes())
     assert after != before
     version = "PRAGMA user_version;"
     assert run(f'sqlite3 "$PLIANT_HOME/store-before.db" "{version}"').strip() == "2"
     assert int(run(f'sqlite3 "$PLIANT_HOME/store.db" "{version}"')) > 2
+
+    for beside in home.glob("store.db*"):  # to go back
+        beside.unlink() if beside.is_file() else shutil.rmtree(beside)
+    (home / "store-before.db").rename(home / "store.db")
+    assert run(f'sqlite3 "$PLIANT_HOME/store.db" "{version}"').strip() == "2"
+    serve()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pliant.wire.routes import ROUTES, Query, Route
+from pliant.wire.routes import ROUTES, NameQuery, Query, Route
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 BEGIN = "<!-- made from the route table: make docs-api -->"
@@ -27,7 +27,9 @@ def _row(route: Route) -> str:
     return f"| `{route.method} {route.path}` | {route.scope.value} | {body} | {answer} | {about} |"
 
 
-def _query(query: Query) -> str:
+def _query(query: Query | NameQuery) -> str:
+    if isinstance(query, NameQuery):
+        return f"`{query.name}`: {query.about}."
     bounds = f"{query.low:g} to {query.high:g}" if query.high < 1e9 else f"from {query.low:g}"
     return f"`{query.name}`: {query.about} ({bounds}; {query.default:g} if it is left out)."
 

@@ -10,6 +10,7 @@ import pytest
 from docs.api_page import PAGE, brought_up_to_date
 from pliant.client import client
 from pliant.core.messages import Command
+from pliant.core.submissions import Submission
 from pliant.wire import api
 from pliant.wire.codec import Body
 from pliant.wire.openapi import document
@@ -23,14 +24,14 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize(("name", "text"), re.findall(r"```json (\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 def test_an_example_is_what_it_says_it_is(name: str, text: str) -> None:
-    ours = (*get_args(Command), api.TokenRequest, api.Problem, api.Done)
+    ours = (*get_args(Command), Submission, api.TokenRequest, api.Problem, api.Done)
     kinds: dict[str, type[object]] = {kind.__name__: kind for kind in ours}
     assert Body(kinds[name]).decode(text.encode())
 
 
-def test_every_command_a_client_may_send_has_a_route_and_time_s_own_have_none() -> None:
+def test_every_command_a_client_may_send_has_a_route_and_the_coordinators_own_have_none() -> None:
     without = {kind.__name__ for kind in get_args(Command)} - {kind.__name__ for kind in COMMANDS}
-    assert without == {"Expire", "AgentExpire", "AgentSuspect", "Suspect", "WaitOver"}
+    assert without == {"Expire", "AgentExpire", "AgentSuspect", "Suspect", "WaitOver", "GrantWorkers", "ShardOverdue"}
 
 
 def test_every_route_has_its_place_in_the_description() -> None:

@@ -57,6 +57,13 @@ def test_every_folder_exists() -> None:
     assert [folder for folder in folders if not (SOURCE / folder).is_dir()] == []
 
 
+def test_every_folder_of_the_source_is_named() -> None:
+    folders = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")} - {"."}
+    core = PAGE.partition("In `core`, ")[2].partition("\n\n")[0]
+    named = PAGE + "".join(f"`core/{name}`" for name in NAME.findall(core))
+    assert sorted(folder for folder in folders if not re.search(rf"`{folder}[`/]", named)) == []
+
+
 def test_every_package_is_in_the_table() -> None:
     table = PAGE.partition("## Packages")[2].partition("## To change")[0]
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| \d \|([^|]*)\|", table, re.MULTILINE))))

@@ -77,6 +77,7 @@ def test_a_new_setting_of_a_job_is_in_at_most_five_files() -> None:
     assert len(EDITS) <= 5
 
 
+@pytest.mark.long
 def test_a_setting_added_in_these_files_works_from_the_option_to_the_status(tmp_path: Path) -> None:
     edited = Edited(tmp_path)
     run = ("run", "--job", "waiting", "--workers", "1", "--preload", "")

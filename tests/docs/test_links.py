@@ -75,3 +75,9 @@ def test_a_page_nobody_links_to_is_found(tmp_path: Path) -> None:
     for name, text in {"a": "[x](b.md#y)", "b": "[x](a.md)", "c": "[x](a.md)"}.items():
         (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
     assert {page.stem for page in reachable(tmp_path / "a.md")} == {"a", "b"}
+
+
+def test_every_decision_is_listed() -> None:
+    listed = links((ROOT / "docs/internals/README.md").read_text(encoding="utf-8"))
+    decisions = sorted(path.name for path in (ROOT / "docs/internals/adr").glob("0*.md"))
+    assert [name for name in decisions if f"adr/{name}" not in listed] == []

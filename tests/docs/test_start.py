@@ -7,7 +7,9 @@ from tidy.files import ROOT
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("page", "least"), [("start.md", 8), ("start-scripts.md", 3)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("start.md", 8), pytest.param("start-scripts.md", 3, marks=pytest.mark.long)]
+)
 def test_the_page_shows_exactly_what_is_printed(page: str, least: int, walk: Walk) -> None:
     shown = list(blocks((ROOT / "docs" / page).read_text(encoding="utf-8")))
     assert len(shown) >= least

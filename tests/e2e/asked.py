@@ -4,10 +4,10 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from e2e.examples import JOB, OTHER
 from e2e.running import Running
-from pliant.coordinator.service.leader import HOLD_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.names import MemberId
 
@@ -18,9 +18,10 @@ MEMBERS = (MemberId("m1"), MemberId("m2"))
 
 @dataclass(frozen=True)
 class Timed:
-    """An answer: its seconds, status and body."""
+    """An answer: its seconds, status and body. In `queued_s` of them, one of the two processes waited for a core."""
 
     seconds: float
+    queued_s: float
     status: int
     text: str
 
@@ -48,15 +49,23 @@ class Asked:
             pause.wait(EVERY_S)
 
     def check_answered_at_once(self) -> None:
-        """Require that no answer waited for the store. Single answers may be late, because machines are shared."""
-        assert statistics.median(answer.seconds for answer in self.health) < AT_ONCE_S
-        assert statistics.median(answer.seconds for answer in self.renewals) < AT_ONCE_S
-        assert max(answer.seconds for answer in (*self.health, *self.renewals)) < HOLD_TTL_S
+        """Require that most answers of each kind came at once. None would while the coordinator waits for its store.
+
+        Time in which other programs had the cores does not count, as far as the kernel tells it. `make failover` is
+        for a machine that does nothing else, and requires it of every health check.
+        """
+        for answers in (self.health, self.renewals):
+            assert statistics.median(each.seconds - each.queued_s for each in answers) < AT_ONCE_S
 
     def _timed(self, method: str, path: str, body: object = None) -> Timed:
-        begun = time.monotonic()
+        begun, queued_s = time.monotonic(), self._queued_s()
         found = self.running.admin.request(method, path, json=body)
-        return Timed(time.monotonic() - begun, found.status_code, found.text)
+        return Timed(time.monotonic() - begun, self._queued_s() - queued_s, found.status_code, found.text)
+
+    def _queued_s(self) -> float:
+        """Return how long the threads of both processes have waited for a core, ready to run."""
+        tasks = [*Path(f"/proc/{self.running.process.pid}/task").iterdir(), Path("/proc/thread-self")]
+        return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
 
 
 def gone(running: Running) -> list[m.MemberGone]:

@@ -15,10 +15,10 @@ from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Scope
 from pliant.wire.codec import Body
-from pliant.wire.routes import Route
+from pliant.wire.routes import NameQuery, Route
 
 JOB, OTHER = "demo", "other"
-IN_PATH = {"job": JOB, "member": "m1", "agent": "a1"}
+IN_PATH = {"job": JOB, "member": "m1", "agent": "a1", "task": "m1"}
 TERMS = Terms(Grid(samples=64, batch=8, slots=4, epochs=100), seed=1)
 
 
@@ -37,7 +37,7 @@ class Example:
 
 def example(route: Route) -> Example:
     """Everything as small as it may be: no watch waits, and a page has one event."""
-    query = "&".join(f"{query.name}={query.low:g}" for query in route.query)
+    query = "&".join(f"{each.name}={'a' if isinstance(each, NameQuery) else f'{each.low:g}'}" for each in route.query)
     path = re.sub(r"{(\w+)}", lambda name: IN_PATH.get(name[1], "x1"), route.path)
     body = None if route.body is None else Body(route.body).encode(value_of(route.body))
     return Example(route.method, f"{path}?{query}" if query else path, body)

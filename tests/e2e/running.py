@@ -33,7 +33,7 @@ from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, parse_token, read_
 from pliant.tls import client_context
 
 SERVE = Path(__file__).with_name("serve.py")
-PATIENCE_S = 30.0  # for what takes a moment; long, because the machines we run on are shared
+PATIENCE_S = 90.0  # for what takes a moment; long, because the machines we run on are shared
 LOOK_S = 0.01
 
 _numbers = itertools.count(1)
@@ -89,6 +89,7 @@ class Options:
     tls: tuple[str, str, str | None] | None = None  # certificate, key, CA of clients
     protocol_oldest: int | None = None
     unknown_events: bool = False
+    submissions: tuple[str, ...] = ()  # images of submissions
 
 
 class Running:

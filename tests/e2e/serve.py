@@ -71,7 +71,15 @@ def main() -> None:
         bound = server.listen(server.Address("127.0.0.1", options["port"]), expose=False)
         url = f"{'http' if tls is None else 'https'}://127.0.0.1:{bound.getsockname()[1]}"
         hosts = tuple(options["hosts"])
-        coordinator = server.Coordinator(store, home / "token", hosts, options["lease_ttl_s"], advertise=url, tls=tls)
+        coordinator = server.Coordinator(
+            store,
+            home / "token",
+            hosts,
+            options["lease_ttl_s"],
+            advertise=url,
+            tls=tls,
+            submission_images=tuple(options["submissions"]),
+        )
         ready = json.dumps({"url": url})
         uvloop.run(coordinator.serve(bound, lambda: print(ready, flush=True)))
 

@@ -75,6 +75,7 @@ def rows(path: Path) -> int:
         )
 
 
+@pytest.mark.long
 def test_old_events_are_archived_while_it_serves_and_read_by_every_command(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)

@@ -17,7 +17,8 @@ from pliant.telemetry import CoordinatorMetrics
 from pliant.wire.api import Problem, Scope, TokenRequest
 from pliant.wire.routes import JOBS, ROUTES, Route
 
-SCOPES = (Scope.READ, Scope.JOIN, Scope.ADMIN)
+SCOPES = (Scope.READ, Scope.JOIN, Scope.SUBMIT, Scope.ADMIN)
+BINDABLE = (Scope.READ, Scope.JOIN, Scope.ADMIN)
 STRANGERS = (
     "nothing",
     "an empty header",
@@ -31,7 +32,7 @@ STRANGERS = (
 )
 ROWS = [pytest.param(route, id=route.name) for route in ROUTES]
 GUARDED = [pytest.param(route, id=route.name) for route in ROUTES if route.scope is not Scope.PUBLIC]
-SCOPED = [pytest.param(scope, id=scope.value) for scope in SCOPES]
+SCOPED = [pytest.param(scope, id=scope.value) for scope in BINDABLE]
 CELLS = [(route, scope) for route in ROUTES for scope in SCOPES]
 CLOSED = [pytest.param(r, s, id=f"{r.name}-{s.value}") for r, s in CELLS if not s.covers(r.scope)]
 OPEN = [pytest.param(r, s, id=f"{r.name}-{s.value}") for r, s in CELLS if s.covers(r.scope)]
@@ -72,8 +73,8 @@ def make_keys(running: Running) -> Keys:
     return Keys(
         strangers,
         free={scope: make(scope) for scope in SCOPES},
-        bound={scope: make(scope, OTHER) for scope in SCOPES},
-        own={scope: make(scope, JOB) for scope in SCOPES},
+        bound={scope: make(scope, OTHER) for scope in BINDABLE},
+        own={scope: make(scope, JOB) for scope in BINDABLE},
     )
 
 
@@ -168,7 +169,7 @@ def test_a_stranger_does_not_learn_which_paths_exist(anonymous: httpx2.Client, k
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx2.Client, Keys]]:
     """Return what is allowed changes things (`cancel` ends a job), so it is done to a coordinator of its own."""
-    with start(home=tmp_path_factory.mktemp("spoilt"), lease_ttl_s=3600.0) as running:
+    with start(home=tmp_path_factory.mktemp("spoilt"), lease_ttl_s=3600.0, submissions=("*",)) as running:
         furnish(running)
         yield running.http(), make_keys(running)
 

@@ -28,6 +28,7 @@ from pliant.wire.api import (
     Scope,
     TokenRequest,
 )
+from pliant.wire.routes import PAGE_MAX
 from pliant.wire.views import apply_update
 from unit.core.build import TERMS
 
@@ -390,3 +391,20 @@ def test_health_is_told_without_a_credential(running: Running) -> None:
         assert stranger.is_healthy()
     with client_of(free_url()) as absent:
         assert not absent.is_healthy()
+
+
+def test_a_long_list_of_jobs_comes_in_pages_and_misses_none(running: Running) -> None:
+    names = [f"job-{number:04}" for number in range(PAGE_MAX + 2)]
+    headers = {"authorization": f"Bearer {running.token.text}"}
+    with running.client() as client, httpx2.Client(headers=headers, base_url=running.url) as raw:
+        for name in names:
+            client.send(name, m.Create(name, JobSpec(1, 4, Target(2))))
+        client.send(names[0], m.Cancel("enough"))
+        assert [line.name for line in client.jobs()] == names
+        first = raw.get("/v1/jobs").json()
+        assert [len(first["jobs"]), first["next"]] == [PAGE_MAX, names[PAGE_MAX - 1]]
+        second = raw.get("/v1/jobs", params={"after": first["next"]}).json()
+        assert ([line["name"] for line in second["jobs"]], second["next"]) == (names[PAGE_MAX:], "")
+        assert raw.get("/v1/jobs", params={"after": "zzz"}).json()["jobs"] == []
+        for wrong in ("after=no+name", "after=a&after=b"):
+            assert raw.get(f"/v1/jobs?{wrong}").status_code == 422

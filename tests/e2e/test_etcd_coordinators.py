@@ -31,7 +31,9 @@ def pair(cluster: EtcdCluster, tmp_path: Path) -> Iterator[tuple[Running, Runnin
     store = f"etcd:{','.join(cluster.endpoints)}"
     with start(store, home=tmp_path / "home", lease_ttl_s=LEASE_S) as first:
         furnish(first)
-        with start(store, home=tmp_path / "home", lease_ttl_s=LEASE_S) as second:
+        with renewing(first):  # a leader without a message would stand back for the second one
+            second = start(store, home=tmp_path / "home", lease_ttl_s=LEASE_S)
+        with second:
             yield first, second
 
 

@@ -67,6 +67,7 @@ def test_when_the_machine_that_leads_is_lost_the_other_one_leads_and_trains_on(t
     assert leaks(homes, {"the output": second.output.encode()}) == []
 
 
+@pytest.mark.long
 def test_a_job_in_etcd_goes_on_after_its_coordinator_and_after_its_agent_are_killed(tmp_path: Path) -> None:
     home = tmp_path / "one"
     with etcd_cluster(tmp_path) as cluster:

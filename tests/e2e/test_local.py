@@ -19,7 +19,7 @@ PACED = (*WORKERS, str(TRAINER), "0.02")
 LONG = (*WORKERS, str(TRAINER), "0.05", "1000")  # the test does not wait for its end
 LOOPBACK = ("--network", "loopback")
 
-pytestmark = pytest.mark.timeout(300)  # a dozen processes each, on machines that are shared
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a dozen processes each, on machines that are shared
 needs_namespaces = pytest.mark.skipif(bool(network.namespaces_unavailable()), reason=network.namespaces_unavailable())
 
 
@@ -54,7 +54,6 @@ def test_agents_come_and_go_by_schedule(tmp_path: Path) -> None:
     cluster.left_nothing()
 
 
-@pytest.mark.long
 def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", "--lease-ttl-s", "1", *LONG) as cluster:
         cluster.up()
@@ -90,7 +89,6 @@ def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
     cluster.left_nothing()
 
 
-@pytest.mark.long
 def test_a_script_that_knows_nothing_of_us_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Agents come, leave and are killed; every time the others are relaunched, and the last step is reached."""
     folder = tmp_path / "checkpoint"
@@ -152,7 +150,6 @@ def test_a_killed_cluster_takes_everything_with_it(tmp_path: Path) -> None:
         again.until(lambda: again.step() > 0, "the same job to go on")
 
 
-@pytest.mark.long
 def test_a_killed_spawner_takes_everything_with_it_and_that_is_said(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")
@@ -163,7 +160,6 @@ def test_a_killed_spawner_takes_everything_with_it_and_that_is_said(tmp_path: Pa
     cluster.left_nothing()
 
 
-@pytest.mark.long
 def test_a_killed_coordinator_is_started_again(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")

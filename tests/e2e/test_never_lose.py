@@ -149,7 +149,11 @@ def test_a_worker_that_hangs_in_user_code_is_replaced_and_the_job_goes_on(tmp_pa
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("segv", r"it crashed 3 times \(--max-restarts 2\); vm-\S+: its process ended with signal 11"),
+        pytest.param(
+            "segv",
+            r"it crashed 3 times \(--max-restarts 2\); vm-\S+: its process ended with signal 11",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "exits",
             r"\d+ workers ended without a step in between; vm-\S+: its process ended with exit code 0; its script "

@@ -76,10 +76,10 @@ def test_a_server_that_vanishes_is_told_once_and_heard_again_when_it_is_back(
         with heard.listen(name, server=metadata.place):
             threads = 2 if name == "gcp" else 1
             wait_for(lambda: len(heard.complaints) == threads, "a complaint")
-            assert heard.complaints[0].startswith(f"Notices from {name} are not heard: ")
-            assert heard.complaints[0].endswith("It is tried again and again.")
+            assert heard.complaints[0].startswith(f"Notices from {name} cannot be read: ")
+            assert heard.complaints[0].endswith("Retrying.")
             metadata.instead = None
-            wait_for(lambda: heard.complaints.count(f"Notices from {name} are heard again.") == threads, "its return")
+            wait_for(lambda: heard.complaints.count(f"Notices from {name} can be read again.") == threads, "its return")
             metadata.close()
             metadata.change("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")  # ends what is held back
             metadata.change("preempted", "FALSE ")

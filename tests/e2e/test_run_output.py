@@ -157,7 +157,9 @@ def form(line: str) -> str:
 
 
 def told(text: str) -> set[str]:
-    return {form(line) for line in text.splitlines() if line.startswith("[pliant] ")}
+    """Return the forms of its own lines, without reminders that workers are awaited: those depend on the machine."""
+    own = [form(line) for line in text.splitlines() if line.startswith("[pliant] ")]
+    return {line for line in own if not line.startswith("waiting: ")}
 
 
 @pytest.mark.parametrize("saves", [1, pytest.param(5, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
@@ -176,7 +178,8 @@ def test_a_whole_job_is_told_in_the_few_plain_lines_of_the_page_about_it(tmp_pat
         run.sees("training goes on with 3 workers", 2)
         if saves == 1:
             assert real(env, "checkpoint", "demo").code == 0
-        run.sees("checkpoint saved: step ", saves)
+        for saved in range(saves):
+            run.sees("checkpoint saved: step ", saved + 1)
         run.signal(signal.SIGINT)
         assert run.ended() == 130
     own = [line for line in run.lines if line.startswith("[pliant] ")]

@@ -9,7 +9,7 @@ from e2e.family import Family
 from pliant.agent.process.script import Script
 from pliant.agent.process.template import TORCH
 
-pytestmark = pytest.mark.timeout(300)  # torch is imported from nothing now and then, to compare
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # torch is imported from nothing now and then, to compare
 
 
 @pytest.fixture(scope="module")

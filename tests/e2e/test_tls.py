@@ -13,6 +13,7 @@ from e2e.authority import authority, for_loopback, shift, start_with_tls
 from e2e.running import Running, start, token_of, wait_for
 from pliant.certificates import Authority, CertificateInfo
 from pliant.client import Client
+from pliant.client.transport import TryAgain
 from pliant.core.messages import Create
 from pliant.core.model.job import JobSpec
 from pliant.credentials import TlsFiles, Token
@@ -298,6 +299,15 @@ def test_a_client_uses_its_changed_certificate_for_new_connections(ours: Authori
         assert client.jobs() == ()
 
 
+def old_again(running: Running) -> bool:
+    """Return whether a client that trusts the new CA only is refused the connection."""
+    try:
+        fingerprint(running)
+    except ssl.SSLCertVerificationError:
+        return True
+    return False
+
+
 def test_a_ca_is_replaced_through_a_file_with_the_old_and_the_new_one(tmp_path: Path, ours: Authority) -> None:
     """docs/operating/tls.md has the procedure. The client and the coordinator run all the while."""
     new, server, trusted = authority(tmp_path / "new", "new CA"), for_loopback(ours), tmp_path / "trusted.pem"
@@ -307,6 +317,7 @@ def test_a_ca_is_replaced_through_a_file_with_the_old_and_the_new_one(tmp_path: 
         client.jobs()
         trusted.write_bytes(ours.cert_file.read_bytes() + new.cert_file.read_bytes())
         replacement = for_loopback(new)
+        old = [Path(name).read_bytes() for name in (server.key_file, server.cert_file)]
         for old_file, new_file in ((server.key_file, replacement.key_file), (server.cert_file, replacement.cert_file)):
             shutil.copy(new_file, old_file)
         wait_for(lambda: fingerprint(running) != before, "the certificate of the new CA to be used")
@@ -317,6 +328,11 @@ def test_a_ca_is_replaced_through_a_file_with_the_old_and_the_new_one(tmp_path: 
         shutil.copy(new.cert_file, trusted)
         with Client([running.url], running.token, tls=TlsFiles(trusted)) as last:
             assert last.jobs() == ()
+        for name, content in zip((server.key_file, server.cert_file), old, strict=True):
+            Path(name).write_bytes(content)
+        wait_for(lambda: old_again(running), "the certificate of the old CA to be used again")
+        with pytest.raises(TryAgain, match="not of the CA that is trusted here"):
+            client._transport._check(0)  # for a new connection the running client reads its files again
 
 
 def test_a_coordinator_that_is_killed_is_only_away(tmp_path: Path, ours: Authority) -> None:

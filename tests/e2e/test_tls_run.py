@@ -85,6 +85,7 @@ def argv_of_family(home: Path) -> bytes:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_workers_train_to_the_end_over_https_with_client_certificates(tmp_path: Path) -> None:
     cluster, away = Cluster(tmp_path), tmp_path / "away"

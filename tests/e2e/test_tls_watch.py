@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ def test_a_process_that_is_killed_in_its_watch_has_hung_up(running: Running) -> 
 def test_a_watch_that_is_ended_as_tls_ends_connections_has_hung_up(running: Running) -> None:
     client, one = running.client(), opened(running, M1)
     one.socket.settimeout(0.0)
-    with pytest.raises(OSError, match="operation did not complete"):
-        one.socket.unwrap()  # type: ignore[attr-defined]  # sends its part; the coordinator's comes later
+    with suppress(OSError):  # why: unless the coordinator's part is there already, the operation did not complete
+        one.socket.unwrap()  # type: ignore[attr-defined]  # sends its part
     wait_for(lambda: broken(client), "the suspicion to be acted on")
     assert broken(client)[0].why == "m1 does not answer"
     one.close()

@@ -22,11 +22,11 @@ from pliant.chaos.sockets import parse_tcp_table
 from pliant.credentials import make_token, read_token
 from pliant.errors import BadInput
 from pliant.stores.sqlite.mark import StoreMark
-from pliant.torch.step_log import StepLog
 from pliant.train.checkpoint.manifest import Manifest, decode_manifest, encode_manifest
 from pliant.train.checkpoint.safetensors_header import LENGTH, decode_header, encode_header, parse_piece_name
 from pliant.train.checkpoint.storage import StorageOwner
 from pliant.train.checkpoint.tree_json import json_to_tree, tensors_of, tree_to_json
+from pliant.train.live.step_log import StepLog
 from pliant.train.state.flat import flatten
 from unit.core.build import checkpoint
 from unit.train.checkpoint.states import FACTS, LINEAGE, as_leaf, strange, training

@@ -11,7 +11,6 @@ KEPT: dict[str, tuple[bytes, ...]] = {
     "request of a peer": (b"\x94\xafRpcNotifi\x94\xafRpcNotification\x02\xa1x\xc4\x00",),
     "reply of a peer": (b"\x93\xae\xffpcReplyHeader\xc4\x04head\n", b"\x93\xaeRpcReplyHeader\xc4\x04head\xff"),
     "value of a peer": (b"\x93\xa2k2\xc4\x02\x00\x00" + b"\x91" * 3000,),
-    "gloo's address": (b"\xff" * 64,),
     # Errors other than ValueError were not taken for damage.
     "tree as JSON": (
         b'{"format": "pliant state 1", "state": {"$deque": [], "maxlen": 1000000000000000000000000000000}}',

@@ -17,7 +17,6 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.model.names import MemberId
 from pliant.errors import BadInput
-from pliant.torch.gloo.sockets import parse_published
 from pliant.train.peer import framing, kv, rpc
 from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
 from pliant.train.state import transfer
@@ -147,16 +146,8 @@ def values() -> list[Parser]:
             (ValueError,),
             held,
         ),
-        Parser("gloo's address", parse_published, _addresses, (ValueError,)),
         Parser("control rows", _rows, _row_bytes, (BadInput,)),
     ]
-
-
-def _addresses() -> list[bytes]:
-    storage = (
-        struct.pack("=H", socket.AF_INET) + struct.pack("!H", 4567) + bytes([10, 0, 0, 1]) + bytes(128 - 8) + bytes(8)
-    )
-    return [struct.pack("=Q", 4) + b"host" + struct.pack("=Q", len(storage)) + storage + struct.pack("=3q", 0, 1, 2)]
 
 
 def _row_bytes() -> list[bytes]:

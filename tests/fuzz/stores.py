@@ -69,6 +69,7 @@ def of_etcd() -> list[Parser]:
     entry = {"key": "a2V5", "value": "dmFsdWU=", "create_revision": "3", "mod_revision": "4"}
     answer = {"header": {"revision": "9"}, "succeeded": True, "responses": [{"response_range": {"kvs": [entry]}}]}
     holder = {"owner": "me", "ttl_s": 3.0, "url": "http://h:1"}
+    refusal = {"error": "etcdserver: no leader", "code": 14, "message": "etcdserver: mvcc: database space exceeded"}
     client = EtcdClient(EtcdAccess(("127.0.0.1:1",), "x"))
     return [
         Parser("value in etcd", lambda data: values.unpack("x", data, 7), lambda: packed, (PliantError,)),
@@ -93,7 +94,13 @@ def of_etcd() -> list[Parser]:
             lambda: [json.dumps(answer).encode()],
             (PliantError,),
         ),
+        Parser("error of etcd", lambda data: explained(client, data), lambda: [json.dumps(refusal).encode()]),
     ]
+
+
+def explained(client: EtcdClient, data: bytes) -> None:
+    for status in (400, 404, 503):
+        assert len(str(client._explained(status, data, changes=True))) < 2000, "the message grew with the answer"
 
 
 def _summed(data: bytes) -> bytes:

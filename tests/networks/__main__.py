@@ -27,7 +27,7 @@ from pliant.core import messages as m
 SCRIPT = Path(__file__).with_name("training.py")
 OPTIONS = ("--agents", str(AGENTS), "--network", "namespaces", "--lease-ttl-s", f"{LEASE_S:g}", "--for", "600")
 RUN = ("--workers", f"1:{AGENTS}", "--target", str(AGENTS), "--nproc-per-node", "1", "--max-restarts", "0")
-ALONE_S = 300.0
+ALONE_S = 900.0
 
 
 @click.command()

@@ -1,7 +1,7 @@
 """A small live training in deterministic mode. Its steps take a while, until it is told to hurry.
 
-`python training.py FOLDER [EPOCHS]`: each process leaves a file there with its step, and at the end one with the hash
-of its weights and of its optimizer's state.
+`python training.py FOLDER [EPOCHS [SLOW_S]]`: each process leaves a file there with its step, and at the end one with
+the hash of its weights and of its optimizer's state.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ FOLDER = Path(sys.argv[1])
 STEPS_PER_EPOCH = 16
 EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 16
 STEP_S = 0.05
-SLOW_S = 1.0  # so slow is the second half, so that nothing ends before it is time
+SLOW_S = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0  # for a step in the second half, so that nothing ends early
 WIDTH = 128  # parameters enough for a few frames in every step
 
 

@@ -1,17 +1,19 @@
 """Tokens and their files: what is shown, who may read them, and what happens when two want to write."""
 
 import errno
+import grp
 import os
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from pliant import credentials
+from pliant import private_files
 from pliant.credentials import (
     Token,
     check_ownership,
@@ -110,6 +112,76 @@ def test_a_file_that_others_may_open_is_refused_with_what_to_do(path: Path, othe
         read_or_create_token(path)
 
 
+POD_GROUP = 424242  # as an fsGroup: without a name
+
+
+def as_pod(monkeypatch: pytest.MonkeyPatch, *groups: int) -> None:
+    monkeypatch.setattr("pliant.credentials.os.getgroups", lambda: list(groups))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+def test_the_file_of_a_secret_is_read_by_a_pod_in_its_group_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, _ = read_or_create_token(path)
+    os.chown(path, 0, POD_GROUP)
+    path.chmod(0o440)
+    with pytest.raises(BadInput, match="mode 0440"):
+        read_token(path)
+    as_pod(monkeypatch, POD_GROUP)
+    assert read_token(path) == token
+    for wider in (0o444, 0o441):
+        path.chmod(wider)
+        with pytest.raises(BadInput, match=rf"mode {wider:04o}"):
+            read_token(path)
+    os.chown(path, 0, 1)  # a group with a name: 0440 is what Kubernetes sets, and nothing wider
+    as_pod(monkeypatch, 1)
+    path.chmod(0o440)
+    assert read_token(path) == token
+    path.chmod(0o460)
+    with pytest.raises(BadInput, match="mode 0460"):
+        read_token(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+def test_a_home_on_a_volume_belongs_to_the_group_of_its_pod(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, _ = read_or_create_token(path)
+    for each, mode in ((path.parent, 0o2770), (path, 0o660)):  # as the kubelet sets them at every mount
+        os.chown(each, 0, POD_GROUP)
+        each.chmod(mode)
+    with pytest.raises(BadInput, match="Other users can write"):
+        check_ownership(path.parent, "PLIANT_HOME")
+    as_pod(monkeypatch, POD_GROUP)
+    check_ownership(path.parent, "PLIANT_HOME")
+    check_ownership(path, "The token")
+    assert read_or_create_token(path) == (token, False)
+    path.chmod(0o662)
+    with pytest.raises(BadInput, match="Other users can write"):
+        check_ownership(path, "The token")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+@pytest.mark.parametrize("gid", [0, 1])
+def test_a_group_with_other_users_may_write_no_home(path: Path, monkeypatch: pytest.MonkeyPatch, gid: int) -> None:
+    path.parent.mkdir()
+    os.chown(path.parent, 0, gid)
+    path.parent.chmod(0o770)
+    as_pod(monkeypatch, gid)
+    with pytest.raises(BadInput, match="Other users can write"):
+        check_ownership(path.parent, "PLIANT_HOME")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+def test_the_group_that_has_the_users_name_is_private(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.parent.mkdir()
+    os.chown(path.parent, 0, POD_GROUP)
+    path.parent.chmod(0o770)
+    as_pod(monkeypatch, POD_GROUP)
+    for name, others, private in (("root", [], True), ("root", ["eve"], False), ("staff", [], False)):
+        group = grp.struct_group((name, "x", POD_GROUP, others))
+        monkeypatch.setattr("pliant.credentials.grp.getgrgid", lambda _, group=group: group)
+        with nullcontext() if private else pytest.raises(BadInput, match="Other users can write"):
+            check_ownership(path.parent, "PLIANT_HOME")
+
+
 @pytest.mark.parametrize("own", [0o400, 0o600, 0o700])
 def test_a_file_that_its_owner_alone_may_open_is_read(path: Path, own: int) -> None:
     token, _ = read_or_create_token(path)
@@ -188,14 +260,14 @@ def test_a_reader_of_the_old_file_keeps_the_old_token(path: Path) -> None:
 
 def test_who_was_slower_takes_the_token_of_who_was_quicker(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quicker = make_token()
-    create = credentials._create
+    create = private_files.create_file
 
-    def late(new: Path, token: Token) -> None:
-        create(new, token)
+    def late(new: Path, data: bytes, mode: int) -> None:
+        create(new, data, mode)
         if not path.exists():
-            create(path, quicker)
+            create(path, quicker.text.encode())
 
-    monkeypatch.setattr(credentials, "_create", late)
+    monkeypatch.setattr(private_files, "create_file", late)
     assert read_or_create_token(path) == (quicker, False)
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
