@@ -40,7 +40,8 @@ $(STAMP): pyproject.toml tools/pyproject.toml constraints.txt
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
 	$(SHARED) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
-	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy
+	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy --ignore=tests/kube
+	$(PYTEST) -m 'not long' tests/kube/api
 
 long: $(STAMP)  ## Run the slow tests, and those that need an object store
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
@@ -88,7 +89,7 @@ test-torchless:
 	$(SHARED) -n $(WORKERS) -m 'not long' $(TORCHLESS)
 
 TORCHES ?= 2.9.1 2.15.0
-TORCH_TESTS := tests/live tests/unit/torch/gloo
+TORCH_TESTS := tests/live tests/unit/torch/group tests/unit/torch/reduce
 
 # Each version gets an environment of its own, .venv-torch2.15.0 and so on, with the build that the package index serves
 # under that name. It may bring some gigabytes of GPU libraries. The other pins are the usual ones.
@@ -130,8 +131,14 @@ bench-growth: $(STAMP)  ## Measure stores, starts and audits with a million step
 bench-core: $(STAMP)  ## Measure the decision code
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
 
+bench-cluster: $(STAMP)  ## Compare policies for many jobs on published workloads, in TRACES=DIR
+	$(BIN)/python bench/cluster.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
+
 bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each change
 	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
+
+bench-overhead: $(STAMP)  ## Compare a step with raw DDP and, if it is installed, torchft
+	$(BIN)/python bench/overhead.py
 
 bench-bits: $(STAMP)  ## Measure the cost and the exactness of deterministic training
 	$(BIN)/python bench/bits.py $(if $(SEED),--seed $(SEED))
@@ -142,9 +149,11 @@ bench-relaunch: $(STAMP)  ## Measure a relaunch and a start against torchrun
 bench-checkpoint: $(STAMP)  ## Measure the cost of a checkpoint against torch's own
 	$(BIN)/python bench/checkpoint.py $(if $(SEED),--seed $(SEED))
 
-sim: $(STAMP)  ## Simulate 2000 fault schedules of live jobs and 2000 of launches; with SEED=, that one
+sim: $(STAMP)  ## Simulate 2000 fault schedules each of live jobs, launches, task queues and clusters; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)
+	$(BIN)/pliant sim --tasks $(if $(SEED),--seed $(SEED),--seeds 2000)
+	$(BIN)/pliant sim --cluster $(if $(SEED),--seed $(SEED),--seeds 2000)
 
 schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SEED= is the first
 	cd tests && $(abspath $(BIN))/python -m schedules --seeds 50 --first $(or $(SEED),0)
@@ -158,6 +167,18 @@ $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements
 	test -x $(SCRIPTS)/bin/python || $(PYTHON) -m venv $(SCRIPTS)
 	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-r tests/scripts/requirements.txt -e '.[torch]'
+	@touch $@
+
+FRAMEWORKS := .venv-frameworks
+
+# Each fork server of members imports one framework: more than two tests at once only wait for a processor.
+frameworks: $(FRAMEWORKS)/.installed  ## Train with JAX, Keras and TensorFlow through joins, kills, drains and resumes
+	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 --dist loadgroup tests/frames
+
+$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frames/requirements.txt
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+		-r tests/frames/requirements.txt -e '.[jax,keras,torch,test]' -e tools
 	@touch $@
 
 fuzz: $(STAMP)  ## Feed 10,000 damaged inputs to every parser of bytes from sockets and files
@@ -174,6 +195,15 @@ gpu: $(STAMP)  ## Train over NCCL beside plain DDP, through joins, leaves and ki
 
 failover: $(STAMP)  ## Lose the leading coordinator in five ways, on three etcd members; needs root
 	cd tests && $(abspath $(BIN))/python -m failover
+
+kube-programs: $(STAMP)  ## Build the Kubernetes programs of the test cluster, once; needs Go
+	cd tests && $(abspath $(BIN))/python -m kube.cluster.programs
+
+kube-api: kube-programs  ## Test against a real Kubernetes API server on loopback; needs Go once, no root
+	$(PYTEST) tests/kube/api
+
+kube: $(STAMP)  ## Start a real Kubernetes with three nodes in namespaces, test on it, remove it; ONLY= selects; needs root
+	cd tests && $(abspath $(BIN))/python -m kube $(if $(ONLY),--only '$(ONLY)')
 
 demo: $(STAMP)  ## Train through a kill, a resize and the replacement of every worker, with comments
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
@@ -211,6 +241,6 @@ docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs
 
 clean:  ## Remove the environment, the caches and the results
-	rm -rf $(VENV) .venv311* .venv312* .venv313* .venv-torch* $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) .venv311* .venv312* .venv313* .venv-torch* $(SCRIPTS) $(FRAMEWORKS) build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tools tests -name __pycache__ -type d -prune -exec rm -rf {} +

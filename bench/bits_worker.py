@@ -21,7 +21,7 @@ from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import GlooGroup
+from pliant.torch.group.tcp import TensorTcpGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.deterministic import DeterministicReducer
@@ -94,11 +94,11 @@ class Lane:
             self.steps(1)
 
     @property
-    def group(self) -> GlooGroup:
+    def group(self) -> TensorTcpGroup:
         """Return the group of the current world, for use between two steps."""
         session = self.run._loop.session
         group = session.group(session.machine.generation)
-        assert isinstance(group, GlooGroup)
+        assert isinstance(group, TensorTcpGroup)
         return group
 
     @property
@@ -106,7 +106,9 @@ class Lane:
         """Return the reducer, for use between two steps. A plain one has one part on each rank."""
         group = self.group
         slots = self._slots if self._deterministic else group.size
-        return Alone(self.run._loop._reducer, self.model, group, slots)
+        reducer = self.run._loop._reducer
+        assert isinstance(reducer, Reducer)
+        return Alone(reducer, self.model, group, slots)
 
 
 # -------------------------------------------------------------------------------------------------- reductions alone
@@ -115,7 +117,7 @@ class Lane:
 class Alone:
     """A reducer without a training loop around it."""
 
-    def __init__(self, reducer: Reducer, model: nn.Module, group: GlooGroup, slots: int) -> None:
+    def __init__(self, reducer: Reducer, model: nn.Module, group: TensorTcpGroup, slots: int) -> None:
         self.reducer = reducer
         self._model = model
         self._group = group
@@ -195,7 +197,7 @@ def reducers(model: nn.Module, slots: int) -> dict[str, Reducer]:
     return {"plain": FloatingReducer(*common), "bits": DeterministicReducer(*common, Grid(slots, slots, slots, 1))}
 
 
-def errors(group: GlooGroup, seed: int) -> list[dict[str, object]]:
+def errors(group: TensorTcpGroup, seed: int) -> list[dict[str, object]]:
     """Return the errors of each kind of sum against double precision: in L2 and at most, relative to the sum."""
     model, found = Numbers(ERROR_NUMEL), []
     for slots in ERROR_SLOTS:

@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import uvloop
-from crowd import Crowd, Member
+from crowd import Crowd, Member, Refusal
 
 from pliant.credentials import read_token
 
@@ -163,13 +163,27 @@ async def gather(crowd: Crowd, job: str, size: int) -> list[Member]:
 
 
 async def change(crowd: Crowd, members: list[Member]) -> float:
-    """Return the seconds from sending a command that forms a new world until the last member has the view."""
+    """Return the seconds from sending a command that forms a new world until the last member has the view.
+
+    No member enters its world, so a coordinator replaces it after a while by itself; then the next one is broken.
+    """
+    while True:
+        generation = members[0].generation
+        start = time.perf_counter()
+        try:
+            await crowd.stop(members[0], generation)
+        except Refusal as refusal:
+            if not refusal.is_too_late:
+                raise
+            await receive(members[:1], generation, start)
+        else:
+            await receive(members, generation, start)
+            return max(member.told_at for member in members) - start
+
+
+async def receive(members: list[Member], generation: int, start: float) -> None:
+    """Wait until all of these members have the view of a later generation."""
     loop = asyncio.get_running_loop()
-    generation = members[0].generation
-    for member in members:
-        member.waits = loop.create_future()
-    start = time.perf_counter()
-    await crowd.stop(members[0], generation)
     while behind := [member for member in members if member.generation == generation]:
         for member in behind:
             if member.waits is None or member.waits.done():
@@ -177,7 +191,6 @@ async def change(crowd: Crowd, members: list[Member]) -> float:
         await asyncio.wait([member.waits for member in behind if member.waits is not None], timeout=10.0)
         if time.perf_counter() - start > 20.0:
             raise SystemExit(f"{len(behind)} of {len(members)} members never received the view")
-    return max(member.told_at for member in members) - start
 
 
 def own_cpu_s() -> float:

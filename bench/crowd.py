@@ -58,6 +58,14 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
 
+class Refusal(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"{status}: {body[:300]!r}")
+        self.is_too_late = status == 409
+
+
 @dataclass(slots=True)
 class Stats:
     """The counts of all members together."""
@@ -95,7 +103,7 @@ class Crowd:
         connection.ask(request, lambda status, body: answer.set_result((status, body)))
         status, body = await answer
         if status != 200:
-            raise RuntimeError(f"{status}: {body[:300]!r}")
+            raise Refusal(status, body)
         return body
 
     async def create(self, job: str, size: int) -> None:
