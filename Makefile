@@ -15,10 +15,16 @@ STAMP := $(VENV)/.installed
 
 # These tests alone must take every branch of pliant.core; the simulator's tests must not be needed for that.
 CORE_TESTS := $(wildcard tests/unit tests/property)
+CORE_RUN    = -m 'not long' --cov --cov-report=term $(CORE_TESTS)
+PROCESS_RUN = -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy --ignore=tests/kube
+KUBE_RUN    = -m 'not long' tests/kube/api
 # Without SEED the property tests draw the same examples every time; with it, others.
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 # Some tests take a hundred times as long as others: idle processes take over tests from busy ones.
 SHARED := $(PYTEST) --dist worksteal
+# Tests with real processes and clocks share the processors with others. One that fails is run once more, alone. Both
+# results are printed, and a second failure is final, as is a failure without a failed test.
+ALONE := $(PYTEST) --exitfirst --last-failed --last-failed-no-failures=none
 
 # The tests start hundreds of processes. Without bytecode files each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,9 +45,9 @@ $(STAMP): pyproject.toml tools/pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
-	$(SHARED) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
-	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy --ignore=tests/kube
-	$(PYTEST) -m 'not long' tests/kube/api
+	$(SHARED) -n $(WORKERS) $(CORE_RUN) || $(ALONE) --cov-append $(CORE_RUN)
+	$(SHARED) -n $(PATIENT) $(PROCESS_RUN) || $(ALONE) $(PROCESS_RUN)
+	$(PYTEST) $(KUBE_RUN) || $(ALONE) $(KUBE_RUN)
 
 long: $(STAMP)  ## Run the slow tests, and those that need an object store
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
