@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import pliant.torch as pliant
 from pliant.errors import BadInput
+from pliant.train.data.loader import SampleError
 from pliant.train.live.errors import NonFiniteGradient
 
 Body = Callable[[pliant.Run, Tensor, Tensor], object]
@@ -93,8 +94,8 @@ def test_a_loop_left_after_gradients_were_sent_breaks_the_group_off_before_it_wa
 
 
 CAUGHT = (
-    "The last step was not completed, because run.step() raised an exception. Let it end the script. To leave out "
-    'steps whose gradient is not finite, pass nonfinite="skip" to job.train.'
+    "The last step was not completed, because the iterator or run.step() raised an exception. Let it end the script. "
+    'To leave out steps whose gradient is not finite, pass nonfinite="skip" to job.train.'
 )
 
 
@@ -125,6 +126,39 @@ def test_a_loop_left_after_a_gradient_that_is_not_finite_ends_with_what_to_do() 
     with pytest.raises(BadInput) as raised:
         leave_after_first(model, body)
     assert raised.value.why == CAUGHT
+
+
+class Damaged(Dataset[tuple[Tensor, Tensor]]):
+    """Twenty points, of which some cannot be read."""
+
+    def __init__(self, damaged: set[int]) -> None:
+        self._damaged = damaged
+        self._points = points()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index in self._damaged:
+            raise OSError(f"sample {index} is damaged")
+        x, y = self._points[index]
+        return x, y
+
+
+def test_an_iterator_that_is_asked_again_after_a_damaged_sample_ends_with_what_to_do() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pliant.join() as job:
+        run = job.train(model, optimizer, Damaged(set(range(20))), batch_size=4)
+        with pytest.raises(SampleError, match="is damaged"):
+            next(run)
+        with pytest.raises(BadInput) as raised:
+            next(run)
+        assert raised.value.why == CAUGHT
+        with pytest.raises(BadInput) as raised:
+            run._loop.leave()
+        assert raised.value.why == CAUGHT
+        run.complete = True
 
 
 def test_a_loop_that_goes_on_after_a_refused_step_ends() -> None:

@@ -78,7 +78,7 @@ class Loop:
         self.grid: Grid = session.machine.terms.grid
         self.part: LoadedMicroBatch | None = None  # being computed by user code
         self.ready: StepGradient | None = None  # reduced, not applied
-        self._in_step = False  # the last part was ended, but its step is neither continued nor applied
+        self._in_step = False  # an item is being read, or the last one was ended and its step not continued or applied
         self.logged = logged
         self.step = 0  # step of the last item
         self.applied: LedgerLine | None = None  # since the last boundary
@@ -142,7 +142,10 @@ class Loop:
             if self._ending is not None and self._parts and self._missed is None:
                 self._end_step(self._ending)
         self.in_user_code_since = time.monotonic()  # reading runs user code, too
-        return self._begin(self._parts.popleft())
+        self._in_step = True
+        loaded = self._begin(self._parts.popleft())
+        self._in_step = False
+        return loaded
 
     def finish(self, why: str) -> None:
         """Let the job end with the last applied step, once user code asks for the next item."""
@@ -188,8 +191,8 @@ class Loop:
         """Refuse to go on after an exception in the step that user code caught. The machine waits for its end."""
         if self._in_step:
             raise BadInput(
-                "The last step was not completed, because run.step() raised an exception. Let it end the script. To "
-                'leave out steps whose gradient is not finite, pass nonfinite="skip" to job.train.'
+                "The last step was not completed, because the iterator or run.step() raised an exception. Let it end "
+                'the script. To leave out steps whose gradient is not finite, pass nonfinite="skip" to job.train.'
             )
 
     def _end_step(self, ending: s.LoopEnded) -> None:
