@@ -2,7 +2,7 @@
 
 A broken collective of NCCL does not fail: its kernel ends early, and the tensor holds garbage. So an operation counts
 as done only if the group was not broken off when its kernel had ended. `break_off` marks the group first and aborts the
-communicator afterwards, so no garbage can be taken for a result.
+communicator afterwards, so no garbage can be taken for a result. It never waits: a thread of its own aborts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch._C._distributed_c10d import (  # torch.distributed's own; only here t
     Work,
 )
 
-from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.errors import BadInput
 from pliant.train.group.contract import GroupBroken
@@ -60,13 +59,12 @@ class NcclGroup:
         self.generation = world.number
         self.rank = rank
         self.size = len(world.members)
-        self._members = world.members
         self._device = device
         self._owned = owned  # the process group and its store; empty once disposed of, and in a world of one
         self._over = threading.Event()
-        self._cause: tuple[str, MemberId | None] = ("", None)
-        self._lock = threading.Lock()
-        self._native = threading.Lock()  # held while torch looks at the communicator, or aborts it
+        self._why = ""
+        self._lock = threading.Lock()  # held for moments only, never during a call of torch
+        self._native = threading.Lock()  # held while torch uses the communicator, or aborts it
         self._aborting: threading.Thread | None = None
 
     # ------------------------------------------------------------------------------------------- operations
@@ -111,7 +109,8 @@ class NcclGroup:
         self.start_all_gather(counts, torch.tensor([len(data)], dtype=torch.int64)).wait()
         longest = int(counts.max())
         if longest > GATHER_MAX:
-            raise self._fail(f"a rank announced {longest} bytes to gather")
+            self._break(f"a rank of generation {self.generation} announced {longest} bytes to gather")
+            raise GroupBroken(self._why)
         mine = torch.zeros(max(longest, 1), dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -127,7 +126,7 @@ class NcclGroup:
 
     def break_off(self) -> None:
         """End every operation with an error here. Peers end theirs when the coordinator seals the generation."""
-        self._break(f"generation {self.generation}'s group was broken off", None)
+        self._break(f"generation {self.generation}'s group was broken off")
 
     def dispose(self) -> None:
         self.break_off()
@@ -141,21 +140,32 @@ class NcclGroup:
     def wait_finished(self, work: Work) -> None:
         """Wait until no kernel of `work` runs, without a time limit. Raise GroupBroken if the group is broken."""
         spins = 0
-        while not self._over.is_set() and not self._is_completed(work):
-            spins += 1
-            time.sleep(0.0 if spins < SPINS else PAUSE_S)  # sleeps for signals and other threads, not for a condition
+        try:
+            while not self._is_finished(work):
+                spins += 1
+                time.sleep(0.0 if spins < SPINS else PAUSE_S)  # for signals and other threads, not for a condition
+        except RuntimeError as error:
+            self._fail(error)
         if self._over.is_set():
-            with self._native:  # the communicator is aborted: no kernel of it runs any more
-                raise GroupBroken(*self._cause)
-        with self._lock:
-            state = self._owned[0].get_error() if self._owned else None
-        if state is not None and state.name != "SUCCESS":
-            raise self._fail(f"NCCL reports {state.name}")
+            self._wait_for_abort()
+            raise GroupBroken(self._why)
 
-    def _is_completed(self, work: Work) -> bool:
+    def _is_finished(self, work: Work) -> bool:
         # torch asks the communicator with the interpreter's lock held, and would wait there for the end of an abort.
         with self._native:
-            return self._over.is_set() or work.is_completed()
+            if self._over.is_set():
+                return True
+            if not work.is_completed():
+                return False
+            work.wait()  # returns at once; raises if NCCL reported an error, which also counts as completed
+            return True
+
+    def _wait_for_abort(self) -> None:
+        """Return once the communicator is aborted: no kernel of it runs any more."""
+        with self._lock:
+            aborting = self._aborting
+        if aborting is not None:
+            aborting.join()
 
     def _abort(self, nccl: Any) -> None:
         with self._native:
@@ -163,32 +173,38 @@ class NcclGroup:
 
     def _require_whole(self) -> None:
         if self._over.is_set():
-            raise GroupBroken(*self._cause)
+            raise GroupBroken(self._why)
 
     def _start(self, operation: Callable[[Any], Work], copies: Copies) -> NcclPending:
         try:
-            with self._lock:
-                self._require_whole()
-                if self.size == 1:
-                    return NcclPending(self, None)
-                return NcclPending(self, operation(self._owned[0]), copies)
+            with self._native:
+                nccl = self._communicator()
+                return NcclPending(self, operation(nccl) if nccl is not None else None, copies)
         except RuntimeError as error:
-            failure = self._fail(str(error))
-        raise failure  # outside the handler: the error's traceback would keep the process group alive
+            self._fail(error)
+        self._wait_for_abort()
+        raise GroupBroken(self._why)  # outside the handler: the error's traceback would keep the process group alive
 
-    def _fail(self, why: str) -> GroupBroken:
-        self._break(f"an operation of generation {self.generation} failed: {why.partition(chr(10))[0]}", None)
-        return GroupBroken(*self._cause)
+    def _communicator(self) -> Any:
+        """Return torch's process group, or None in a world of one. Raise `GroupBroken` if the group is broken."""
+        with self._lock:
+            self._require_whole()
+            return self._owned[0] if self._owned else None
 
-    def _break(self, why: str, member: MemberId | None) -> None:
+    def _fail(self, error: RuntimeError) -> None:
+        self._break(f"an operation of generation {self.generation} failed: {str(error).partition(chr(10))[0]}")
+
+    def _break(self, why: str) -> None:
         with self._lock:
             if self._over.is_set():
                 return
-            self._cause = (why, member)
+            self._why = why
             self._over.set()
             if self._owned:
+                # A daemon: while NCCL connects, the abort cannot begin, and must not keep the process from its exit.
+                # `dispose` waits for it otherwise.
                 abort = partial(self._abort, self._owned[0])
-                self._aborting = threading.Thread(target=abort, name="pliant-abort", daemon=False)
+                self._aborting = threading.Thread(target=abort, name="pliant-abort", daemon=True)
                 self._aborting.start()
 
     # ---------------------------------------------------------------------------------------------- host memory

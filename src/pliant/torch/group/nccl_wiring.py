@@ -38,8 +38,9 @@ WATCHDOG = {
 class NcclWiring:
     """The construction of one generation's group. Call `run` once, in a background thread.
 
-    NCCL's own constructor cannot be interrupted. So it runs in a thread of its own, which `run` abandons when the
-    wiring is broken off. That thread ends when the connections to a lost peer close, and disposes of its group.
+    While NCCL connects, it cannot be interrupted. So it does that in a thread of its own, which `run` abandons when the
+    wiring is broken off. That thread ends when the connections to a lost peer close, and disposes of its group. A peer
+    that never connected would never close one: NCCL starts only once every rank has written that it is ready.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class NcclWiring:
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._group: NcclGroup | None = None
-        self._error: Exception | None = None
-        self._broken = ""
+        self._is_wired = False
+        self._failure = ""  # why it could not be wired, or that it was broken off
 
     def run(self) -> NcclGroup:
         """Build the group and complete a barrier in it. Raises `GroupBroken`, at the latest soon after `break_off`."""
@@ -67,13 +68,11 @@ class NcclWiring:
             return NcclGroup(self._world, self._rank, self._device, [])
         threading.Thread(target=self._build, name="pliant-nccl", daemon=True).start()
         if not self._done.wait(WIRING_S):
-            self._break(f"generation {self._world.number} could not be wired: no answer within {WIRING_S:g} s")
+            self._break(self._could_not(f"no answer within {WIRING_S:g} s"))
         with self._lock:
-            if self._broken:
-                raise GroupBroken(self._broken)
-            if self._group is not None:
+            if self._group is not None and self._is_wired:
                 return self._group
-        raise GroupBroken(f"generation {self._world.number} could not be wired: {self._error}")
+            raise GroupBroken(self._failure)
 
     def break_off(self) -> None:
         """End `run`, or break the group it built. Any thread may call it."""
@@ -81,30 +80,45 @@ class NcclWiring:
 
     def _break(self, why: str) -> None:
         with self._lock:
+            self._failure = self._failure or why
             group = self._group
-            if group is None and not self._broken:
-                self._broken = why
         self._store.close()
         self._done.set()
         if group is not None:
             group.break_off()
 
     def _build(self) -> None:
-        group: NcclGroup | None = None
         try:
-            group = self._connect()
-            group.barrier()
+            self._connect()
         except Exception as error:  # why: whatever NCCL and torch raise, `run` must return and say it
-            self._error = error
+            with self._lock:
+                self._failure = self._failure or self._could_not(str(error))
         with self._lock:
-            failed = bool(self._broken) or self._error is not None
-            if not failed:
-                self._group = group
+            self._is_wired = not self._failure
+            group = self._group
         self._done.set()
-        if failed and group is not None:
+        if not self._is_wired and group is not None:
             group.dispose()
 
-    def _connect(self) -> NcclGroup:
+    def _could_not(self, why: str) -> str:
+        return f"generation {self._world.number} could not be wired: {why}"
+
+    def _connect(self) -> None:
+        self._wait_until_all_are_ready()
+        group = NcclGroup(self._world, self._rank, self._device, [self._make_process_group(), self._store])
+        with self._lock:
+            self._group = group  # now `break_off` reaches it
+            is_broken = bool(self._failure)
+        if is_broken:
+            group.break_off()
+        group.barrier()
+
+    def _wait_until_all_are_ready(self) -> None:
+        """Wait for every rank where the wait can be broken off."""
+        self._store.set(f"{self._prefix}/ready/{self._rank}", b"")
+        self._store.wait([f"{self._prefix}/ready/{rank}" for rank in range(len(self._world.members))])
+
+    def _make_process_group(self) -> Any:
         from torch._C._distributed_c10d import ProcessGroupNCCL  # absent from builds without CUDA
 
         torch.cuda.set_device(self._device)
@@ -112,8 +126,7 @@ class NcclWiring:
         make: Any = ProcessGroupNCCL
         options = make.Options()
         options._timeout = NO_TIMEOUT
-        nccl = make(PrefixStore(self._prefix, self._store), self._rank, len(self._world.members), options)
-        return NcclGroup(self._world, self._rank, self._device, [nccl, self._store])
+        return make(PrefixStore(self._prefix, self._store), self._rank, len(self._world.members), options)
 
     def _send_to_all(self, head: bytes) -> None:
         for member in self._others:
