@@ -46,6 +46,10 @@ def test_what_is_left_out_may_be_anything_and_what_is_shown_may_not(walk: Walk) 
         walk.see("second", ["$ printf one\\ntwo\\n", "...", "four"])
 
 
+def test_a_slow_start_may_be_explained(walk: Walk) -> None:
+    walk.see("first", ["$ printf [pliant]\\x2012:00:06\\x20waiting:\\x20no\\x20worker\\ntwo\\n", "two"])
+
+
 def test_an_exit_status_is_shown(walk: Walk) -> None:
     walk.see("first", ["$ false", "$ echo $?", "1"])
 

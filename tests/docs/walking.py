@@ -47,6 +47,8 @@ PLACEHOLDERS = {
     r"^revision \d+": "revision N",
     r"\d+ samples in \d+ committed": "N samples in N committed",
 }
+# Shown only where a start takes longer than some seconds, as on a machine that is busy.
+REMINDER = re.compile(r"\[pliant\] \d\d:\d\d:\d\d (still )?(starting|waiting): ")
 # Numbers that stand for one thing in all that follows. Who notices a death first decides how many generations it takes.
 GENERATION = re.compile(r"\bgeneration (\d+)")
 PROCESS = (re.compile(r"\(process (\d+)\)"), re.compile(r"^vm-\S+ +\w+ +[\d-]+ +vm +(\d+) "))
@@ -199,7 +201,7 @@ class Walk:
             assert shown is not None, f"it ended, and had not shown: {expected}"
             if self._is(shown, expected):
                 return
-            assert left_out, f"shown is {shown!r}, and not {expected!r}"
+            assert left_out or REMINDER.match(shown), f"shown is {shown!r}, and not {expected!r}"
 
     def _is(self, shown: str, expected: str) -> bool:
         shown = shown.replace(self._address, "127.0.0.1:7711").replace(f"{self._env['HOME']}/", "~/")
