@@ -10,16 +10,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from e2e.running import wait_for
 from gpu.elastic import END
+from pliant.agent.job_dir import JobDir
+from pliant.client import Client
+from pliant.core.messages import Resize
+from pliant.core.model.job import Target
+from pliant.credentials import read_token
 
 HERE = Path(__file__).parent
 PLIANT = (sys.executable, "-c", "from pliant.cli.main import main; main()")  # also without an installed command
-PATIENCE_S = 150.0
+PATIENCE_S = 240.0
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -67,7 +73,8 @@ class Job:
         self.name = name
         self.folder = folder / name
         self.folder.mkdir()
-        self._env = environment(folder / "home")
+        self._home = folder / "home"
+        self._env = environment(self._home)
         self._steps = StepFiles(self.folder)
         script = [str(HERE / "elastic.py"), str(self.folder), "--device", device, *options]
         limits = ["--workers", "1:4", "--target", str(target), "--nproc-per-node", "4", "--max-restarts", "1000"]
@@ -82,13 +89,21 @@ class Job:
         assert done.returncode == 0, f"pliant {' '.join(args)}: {done.stderr.strip()[-1000:]}"
         return done.stdout
 
+    @cached_property
+    def client(self) -> Client:
+        """The connection to the job's coordinator, once it runs: faster than a command in a process of its own."""
+        folder = JobDir(self._home / "jobs" / self.name)
+        endpoint = folder.read_endpoint()
+        assert endpoint is not None, f"{self.name} has no coordinator: {self._tail()}"
+        return Client([endpoint.url], read_token(folder.token), patience_s=30.0)
+
     def resize(self, size: int) -> None:
-        self.pliant("resize", self.name, str(size))
+        self.client.send(self.name, Resize(Target(size)))
 
     def pids(self) -> dict[str, int]:
         """Return the process numbers of the members with a rank, by name."""
-        status = json.loads(self.pliant("status", self.name, "--json"))
-        return {line["id"]: line["pid"] for line in status["members"] if line["rank"] is not None}
+        members = self.client.job(self.name).members
+        return {line.id: line.pid for line in members if line.rank is not None and line.pid is not None}
 
     def steps(self) -> dict[str, list[Step]]:
         return self._steps.look()
@@ -154,6 +169,8 @@ class Job:
 
     def stop(self) -> None:
         """End all processes of the job, whatever state it is in."""
+        if "client" in self.__dict__:
+            self.client.close()
         if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -71,6 +72,7 @@ AWAY_FIRST_S = 15.0  # an absent coordinator is reported after this time
 AWAY_AGAIN_S = 60.0  # and then again so often
 REMIND_FIRST_S = 5.0  # the reason is shown when the job has waited so long
 REMIND_S = 15.0  # and then again so often
+STOPS_S = 0.5  # how often the agent looks for workers that are stopped (SIGSTOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class AgentProcess:
         self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
         self._wake_at: float | None = None
+        self._stops_looked_at = 0.0
         self._began_at = self._reminded_at = time.monotonic()
         self._reminders = 0
         self._away_told_at: float | None = None
@@ -164,6 +167,7 @@ class AgentProcess:
             max_restarts=self._plan.spec.max_restarts,
             script_joins=found.total_steps is not None,
             trains=bool(opened.now.members),
+            elsewhere=frozenset(line.id for line in opened.now.members if line.agent != agent_id()),
             stall_s=settings.read().stall_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
@@ -185,7 +189,9 @@ class AgentProcess:
             self._link.start(self._output.warn)
             self._recheck()
             while not self._done:
-                self._take(self._inbox.get())
+                with suppress(Empty):
+                    self._take(self._inbox.get(timeout=STOPS_S))
+                self._look_for_stops()
             self._link.close(GOODBYE_S)
             self._print_closing()
             return exit_status(
@@ -282,6 +288,15 @@ class AgentProcess:
                 self._remind()
             case _:
                 self._feed(given)
+
+    def _look_for_stops(self) -> None:
+        """Sample the workers if one of them is stopped: others may wait for it."""
+        now = time.monotonic()
+        if now - self._stops_looked_at >= STOPS_S and not self._done:
+            self._stops_looked_at = now
+            if self._workers.has_stopped():
+                self._uses, samples = self._workers.look()
+                self._feed(v.WorkersSampled(samples))
 
     def _feed(self, given: v.Signal) -> None:
         before = self._state

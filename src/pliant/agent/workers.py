@@ -20,7 +20,7 @@ from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.template import TORCH, WARMING
-from pliant.agent.process.usage import Usage, usages
+from pliant.agent.process.usage import Usage, is_stopped, usages
 from pliant.agent.process.worker_env import WorkerEnvironment, environments, error_file, host_and_port, live_environment
 from pliant.core.hangs import WorkerSample
 from pliant.core.model.launch import Launch, Seat
@@ -178,6 +178,11 @@ class Workers:
         self._warm_up()
         self._report_plain_start()
         return tuple(uses), tuple(samples)
+
+    def has_stopped(self) -> bool:
+        """Return whether a worker's process is stopped now."""
+        pids = (self._processes.pids.get(name) for name in self._running)
+        return any(is_stopped(pid) for pid in pids if pid is not None)
 
     def _have_settled(self) -> bool:
         """Return whether the first workers have finished their imports, judged by the machine's load."""

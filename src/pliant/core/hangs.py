@@ -9,7 +9,7 @@ from pliant.core.model.names import MemberId
 
 WINDOW_S = 10.0  # CPU use is measured over this long, because the system counts in hundredths of a second
 IDLE = 0.01  # a smaller share of a core is not work; idle threads that poll use as much
-
+STOPPED_S = 2.0  # a worker that is stopped for this long is killed if others wait for it
 
 GRACE_SHARE = 0.3  # of a grace period in user code: the other members need the rest to save
 LONGEST_TIMES = 5  # user code that took this many times as long as ever before counts as stuck in a grace period
@@ -43,9 +43,13 @@ class WorkerActivity:
 
     member: MemberId
     moved_at: float  # when it last computed or wrote something
-    stopped_at: float | None  # since when it is stopped (SIGSTOP); None if it is not
+    stopped_at: float | None  # since when it is stopped (SIGSTOP) and computes nothing; None if it is not
     window: WorkerSample  # the sample that the next one is compared with
-    state: str
+    newest: WorkerSample
+
+    @property
+    def state(self) -> str:
+        return self.newest.state
 
 
 def add_samples(
@@ -58,20 +62,34 @@ def add_samples(
 
 def add_sample(before: WorkerActivity | None, sample: WorkerSample) -> WorkerActivity:
     """Call with every sample of a worker, in order. The first counts as movement, since the worker just started."""
-    stopped = before.stopped_at if before is not None else None
-    stopped = (sample.at if stopped is None else stopped) if sample.state == "T" else None
+    stopped = _stopped_at(before, sample)
     if before is None:
-        return WorkerActivity(sample.member, sample.at, stopped, sample, sample.state)
+        return WorkerActivity(sample.member, sample.at, stopped, sample, sample)
     window = before.window
     elapsed_s = sample.at - window.at
     used_s = sample.cpu_s - window.cpu_s
     # CPU time falls when a child that was never waited for is gone: something ended, so something happened.
     moved = sample.written != window.written or used_s < 0 or used_s >= IDLE * max(WINDOW_S, elapsed_s)
     if moved:
-        return WorkerActivity(sample.member, sample.at, stopped, sample, sample.state)
+        return WorkerActivity(sample.member, sample.at, stopped, sample, sample)
     if elapsed_s >= WINDOW_S:
         window = sample
-    return replace(before, stopped_at=stopped, window=window, state=sample.state)
+    return replace(before, stopped_at=stopped, window=window, newest=sample)
+
+
+def _stopped_at(before: WorkerActivity | None, sample: WorkerSample) -> float | None:
+    """Return since when a worker is stopped. One that ran between two samples, as under `cpulimit`, is not."""
+    if sample.state != "T":
+        return None
+    if before is None or before.stopped_at is None or sample.cpu_s != before.newest.cpu_s:
+        return sample.at
+    return before.stopped_at
+
+
+def find_stopped(workers: Sequence[WorkerActivity], now: float) -> frozenset[MemberId]:
+    """Return the workers that have been stopped for so long that others should not wait for them."""
+    found = (each for each in workers if each.stopped_at is not None and now - each.stopped_at >= STOPPED_S)
+    return frozenset(each.member for each in found)
 
 
 def describe_hang(workers: Sequence[WorkerActivity], now: float, stall_s: float, *, all_here: bool = True) -> str:

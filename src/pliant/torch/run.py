@@ -73,7 +73,7 @@ class Run(LiveRun):
         return True
 
     def inner_loop(self) -> AbstractContextManager[None]:
-        """Allow steps of an optimizer whose parameters live in one item: `with run.inner_loop(): ...`.
+        """Step an optimizer whose parameters live in one item without a warning: `with run.inner_loop(): ...`.
 
         It must hold none of the model's parameters.
         """

@@ -7,11 +7,13 @@ import pytest
 
 from pliant.core.hangs import (
     IDLE,
+    STOPPED_S,
     WINDOW_S,
     WorkerActivity,
     WorkerSample,
     add_sample,
     describe_hang,
+    find_stopped,
     user_code_limit_s,
 )
 from pliant.core.model.names import MemberId
@@ -129,3 +131,28 @@ def test_user_code_may_take_stall_s_and_less_when_it_keeps_others_from_saving(
 @pytest.mark.parametrize("grace_s", [None, 30.0])
 def test_user_code_may_take_any_time_if_stall_s_is_0(grace_s: float | None) -> None:
     assert user_code_limit_s(0.0, grace_s, 1.0, alone=False) == 0.0
+
+
+# ------------------------------------------------------------------------------------------- stopped workers
+
+
+def test_a_worker_is_found_once_it_has_been_stopped_for_long_enough() -> None:
+    stopped = folded(START, *every(0.5, 5, 0.0, replace(START, at=10.0), "T"))
+    assert find_stopped([stopped], 10.0 + STOPPED_S - 0.01) == frozenset()
+    assert find_stopped([stopped], 10.0 + STOPPED_S) == {A}
+
+
+def test_a_worker_that_runs_again_is_not_stopped() -> None:
+    again = folded(*every(0.5, 5, 0.0, START, "T"), WorkerSample(A, 2.5, 5.0, 100, "S"))
+    assert find_stopped([again], 100.0) == frozenset()
+
+
+def test_a_worker_that_is_stopped_and_continued_in_turns_makes_progress() -> None:
+    """`cpulimit` does that: every sample may show the worker stopped, and it computes in between."""
+    limited = folded(*every(0.5, 20, 0.05, START, "T"))
+    assert find_stopped([limited], limited.newest.at + STOPPED_S - 0.01) == frozenset()
+
+
+def test_a_worker_in_a_debugger_is_not_stopped() -> None:
+    held = folded(*every(0.5, 20, 0.0, START, "t"))
+    assert find_stopped([held], 100.0) == frozenset()

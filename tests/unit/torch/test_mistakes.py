@@ -215,16 +215,34 @@ def test_an_optimizer_stepped_by_hand() -> None:
         loop(model, lambda run, x, y: (backward(model, x, y), optimizer.step()), optimizer=optimizer)
 
 
-def test_a_second_optimizer_stepped_by_hand() -> None:
-    """It would use this member's gradients alone, and the members would drift apart."""
-    other = nn.Linear(4, 2)
+def test_an_optimizer_of_other_parameters_may_be_stepped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """What it trains is this member's alone, which may be meant, such as a probe; mostly it is not."""
+    model, other = net(), nn.Linear(4, 2)
     second = torch.optim.SGD(other.parameters(), lr=0.1)
-    with pytest.raises(BadInput, match="by hand"):
-        loop(net(), lambda run, x, y: (backward(other, x, y), second.step()))
+    before = other.weight.detach().clone()
+
+    def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:
+        backward(other, x, y)
+        second.step()
+        backward(model, x, y)
+        run.step()
+
+    loop(model, body)
+    assert not torch.equal(other.weight, before)
+    (warning,) = [each for each in caplog.records if "holds no parameter of the model" in each.getMessage()]
+    assert warning.levelno == logging.WARNING
 
 
-def test_an_inner_loop_may_step_an_optimizer_of_its_own_parameters() -> None:
+def test_an_optimizer_that_holds_some_parameters_of_the_model_must_not_be_stepped_by_hand() -> None:
+    model, other = net(), nn.Linear(4, 2)
+    mixed = torch.optim.SGD([*other.parameters(), next(model.parameters())], lr=0.1)
+    with pytest.raises(BadInput, match="by hand, with this member's gradients alone"):
+        loop(model, lambda run, x, y: (backward(model, x, y), mixed.step()))
+
+
+def test_an_inner_loop_may_step_an_optimizer_of_its_own_parameters(caplog: pytest.LogCaptureFixture) -> None:
     """Adversarial examples and latent codes: what is trained lives in one item."""
+    caplog.set_level(logging.WARNING)
     model = net()
     moved: list[bool] = []
 
@@ -240,6 +258,7 @@ def test_an_inner_loop_may_step_an_optimizer_of_its_own_parameters() -> None:
 
     loop(model, body)
     assert moved == [True] * 5
+    assert not caplog.records
 
 
 def test_an_inner_loop_must_not_step_the_model() -> None:

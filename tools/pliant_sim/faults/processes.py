@@ -9,7 +9,7 @@ from pliant_sim.fault_kinds import SimulatedFaultKind
 from pliant_sim.faults.act import Act
 from pliant_sim.launch.world import LaunchSimulation
 from pliant_sim.live.world import LiveSimulation
-from pliant_sim.processes.agent import SimulatedAgent
+from pliant_sim.processes.agent import STOPS_S, SimulatedAgent
 from pliant_sim.processes.coordinator import SimulatedCoordinator
 from pliant_sim.processes.worker import LiveWorker
 from pliant_sim.simulation import Simulation
@@ -80,6 +80,7 @@ def freeze_worker(sim: LiveSimulation, draw: Random) -> bool:
     worker = draw.choice(workers)
     worker.frozen = True
     worker.pause()
+    sim.after(STOPS_S, worker.agent.look_for_stops)
     return True
 
 

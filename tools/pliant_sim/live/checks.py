@@ -19,7 +19,7 @@ from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
-from pliant.core.supervisor.signals import Action, Start
+from pliant.core.supervisor.signals import Action, Announce, Start
 from pliant_sim.checks import StoreChecks
 from pliant_sim.live.checkpoint_checks import CheckpointChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
@@ -386,6 +386,10 @@ class LiveChecks(StoreChecks):
         since = self.leaving.get(agent)
         if since is not None and self.sim.now > since and any(isinstance(action, Start) for action in actions):
             self.complain(f"{agent.machine} was asked to leave and starts a worker")
+        told = "".join(action.text for action in actions if isinstance(action, Announce))
+        for member, process in agent.processes.items():
+            if process.up and not process.is_stopped and f"{member} was stopped" in told:
+                self.complain(f"rule 19: {agent.machine} kills {member} as stopped, and it runs")
 
     def are_placed(self) -> None:
         """Check, some time after the last change, that each agent runs what is wanted there, and all of it trains."""

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from pliant.coordinator.service.inbox import Accepted, Unavailable
+from pliant.core.hangs import WorkerSample
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.messages import AgentReady, Rejection
 from pliant.core.model.names import AgentId, MemberId
@@ -28,6 +29,7 @@ from pliant.core.supervisor.signals import (
     StopWithin,
     Terminate,
     WorkerEnded,
+    WorkersSampled,
 )
 from pliant.wire.api import RenewAgent
 from pliant_sim.processes.agent_events import AgentEvents
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 STOP_S = 4.0
+STOPS_S = 0.5
 COMMAND_PATIENCE_S = 5.0  # an unanswered command is dropped after this time
 JOIN_PATIENCE_S = 12.0
 POLL_PATIENCE_S = 27.0
@@ -52,6 +55,10 @@ class WorkerProcess(Protocol):
 
     @property
     def up(self) -> bool: ...
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the system reports it as stopped (SIGSTOP)."""
 
     def terminate(self, grace_s: float) -> None:
         """Send it SIGTERM."""
@@ -193,8 +200,22 @@ class SimulatedAgent:
             self.sim.after(TICK_S * self.sim.tick_rate(self.machine), self._tick)
             self.feed(Recheck())
             if not self.paused:
+                self.look_for_stops()
                 self._events.read()
                 self.sim.ask(Ask(self.machine, NO_REPLY, RenewAgent(self.state.id, self.revision)), TICK_S)
+
+    def look_for_stops(self) -> None:
+        """Sample all workers while one of them is stopped. A worker that runs must never be killed for that."""
+        running = {member: process for member, process in self.processes.items() if process.up}
+        if not self.up or self.paused or not any(process.is_stopped for process in running.values()):
+            return
+        now = self.sim.now
+        samples = (
+            WorkerSample(member, now, *((0.0, 0, "T") if process.is_stopped else (now, 0, "S")))
+            for member, process in running.items()
+        )
+        self.feed(WorkersSampled(tuple(samples)))
+        self.sim.after(STOPS_S, self.look_for_stops)
 
     # ----------------------------------------------------------------------------------------- the supervisor
 

@@ -31,6 +31,7 @@ class LaunchedWorker:
     running: bool = False  # its imports are done
     joined: bool = False
     code: int | None = None
+    is_stopped: bool = False
 
     def imported(self) -> None:
         if self.up:

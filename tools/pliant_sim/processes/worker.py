@@ -92,6 +92,11 @@ class LiveWorker:
         """Take SIGTERM as a drain notice, as `pliant.join()` does."""
         self.feed(s.DrainNotice(grace_s, "its machine is going away"))
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the system reports it as stopped. A pause is not seen: its machine is overloaded or suspended."""
+        return self.frozen
+
     def pause(self) -> None:
         self.paused = True
 

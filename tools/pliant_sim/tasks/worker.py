@@ -43,6 +43,7 @@ class TaskWorker:
         self.shard: HeldShard | None = None  # the one that its training thread works on
         self.up = True
         self.joined = False
+        self.is_stopped = False  # a pause is not seen: its machine is overloaded or suspended
         self.paused = False
         self.hangs = False  # its training thread gets stuck in the next batch
         self.hung_since: float | None = None

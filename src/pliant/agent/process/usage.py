@@ -56,6 +56,14 @@ def usage(pid: int, proc: Path = _PROC) -> Usage | None:
     return usages({"": pid}, proc).get("")
 
 
+def is_stopped(pid: int, proc: Path = _PROC) -> bool:
+    """Return whether a process is stopped (SIGSTOP). Cheap enough to ask several times a second."""
+    try:
+        return _parsed((proc / str(pid) / "stat").read_bytes()).state == "T"
+    except (OSError, ValueError, IndexError, OverflowError):
+        return False  # gone
+
+
 def _owner(pid: int, found: Mapping[int, _Process], known: dict[int, str | None]) -> str | None:
     """Return the worker that a process descends from. `known` caches the answers."""
     way: list[int] = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from pliant.core.hangs import add_samples
 from pliant.core.messages import AgentJoin, DrainAgent
 from pliant.core.supervisor.endings import handle_end
 from pliant.core.supervisor.launched import have_seats_ended_well, kill_hung
-from pliant.core.supervisor.live import end_live_job, kill_lost
+from pliant.core.supervisor.live import end_live_job, kill_lost, kill_stopped
 from pliant.core.supervisor.orders import apply_orders, follow_event, follow_orders, leave
 from pliant.core.supervisor.signals import (
     Finish,
@@ -47,7 +48,8 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
         case WorkerEnded():
             return handle_end(state, signal, now)
         case WorkersSampled(samples):
-            return kill_hung(state, samples, now)
+            state = replace(state, activity=add_samples(state.activity, samples, state.workers))
+            return kill_stopped(state, now) if is_live(state) else kill_hung(state, now)
         case StopOverdue(member):
             return state, (Kill(member),) if member in state.workers else ()
         case MachineGoing(grace_s, why, immediate):

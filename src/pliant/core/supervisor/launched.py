@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.hangs import WorkerSample, add_samples, describe_hang
+from pliant.core.hangs import describe_hang
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.supervisor.signals import (
@@ -17,7 +17,7 @@ from pliant.core.supervisor.signals import (
     StartSeat,
     Terminate,
 )
-from pliant.core.supervisor.state import Decision, Supervisor, exited, is_live, kill_all
+from pliant.core.supervisor.state import Decision, Supervisor, exited, kill_all
 
 
 def run_launch(state: Supervisor, order: OrdersReceived, actions: tuple[Action, ...], now: float) -> Decision:
@@ -73,11 +73,10 @@ def have_seats_ended_well(state: Supervisor) -> bool:
     return bool(own) and own <= launch.done | {end.member for end in state.ends if end.code == 0}
 
 
-def kill_hung(state: Supervisor, samples: tuple[WorkerSample, ...], now: float) -> Decision:
-    """Kill launched workers that hang, so that they are launched again; live ones have a watchdog of their own."""
-    state = replace(state, activity=add_samples(state.activity, samples, state.workers))
+def kill_hung(state: Supervisor, now: float) -> Decision:
+    """Kill launched workers that hang, so that they are launched again."""
     launch = state.order.launch if state.order is not None else None
-    if not state.stall_s or launch is None or is_live(state):
+    if not state.stall_s or launch is None:
         return state, ()
     elsewhere = any(seat.agent != state.id and seat.member not in launch.done for seat in launch.seats)
     why = describe_hang(state.activity, now, state.stall_s, all_here=not elsewhere)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pliant.core.hangs import STOPPED_S, find_stopped
 from pliant.core.messages import Exited
 from pliant.core.model.names import MemberId
 from pliant.core.supervisor.signals import Action, Announce, Finish, Kill, SendCommand, Start, Terminate
@@ -54,6 +55,22 @@ def kill_lost(state: Supervisor, now: float) -> Decision:
         text = f"{member} was lost to the job and did not end within {state.grace_s:g} s; killed it"
         actions += (Announce(text), Kill(member))
     return replace(state, lost=lost), actions
+
+
+def kill_stopped(state: Supervisor, now: float) -> Decision:
+    """Kill workers that are stopped (SIGSTOP) while other workers of the job wait for them.
+
+    A stopped process proves that it makes no progress; silence alone would not, and must last for a lease. A worker
+    that hangs otherwise has a watchdog of its own.
+    """
+    stopped = find_stopped(state.activity, now) & state.joined - state.left
+    if state.ended or not (state.joined | state.elsewhere) - stopped:
+        return state, ()
+    actions: tuple[Action, ...] = ()
+    for member in sorted(stopped):
+        text = f"{member} was stopped (SIGSTOP) for {STOPPED_S:g} s while the other workers waited for it; killed it"
+        actions += (Announce(text), Kill(member))
+    return replace(state, activity=tuple(each for each in state.activity if each.member not in stopped)), actions
 
 
 def end_live_job(state: Supervisor, now: float) -> Decision:

@@ -59,6 +59,8 @@ def follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: fl
     """Note an event of the job: members that joined or are gone, and the end of the job."""
     match event:
         case MemberJoined(member=member):
+            if member.agent != state.id:
+                state = replace(state, elsewhere=state.elsewhere | {member.id})
             return _with_joined(state, member.id), ()
         case TaskMemberJoined(member=name):
             return _with_joined(state, name), ()
@@ -66,6 +68,8 @@ def follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: fl
             return replace(state, left=state.left | {gone}), ()
         case MemberGone(member=gone) if gone in state.workers:
             return replace(state, lost=(*state.lost, (gone, now))), ()
+        case MemberGone(member=gone):
+            return replace(state, elsewhere=state.elsewhere - {gone}), ()
         case StateChanged(state=job_state) if job_state.ended and not _is_overtaken(state, revision):
             finished = job_state is JobState.FINISHED
             return apply_orders(replace(state, ended=True, finished=finished), (), now)

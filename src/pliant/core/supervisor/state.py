@@ -42,6 +42,7 @@ class Supervisor:
     draining: frozenset[MemberId] = frozenset()
     stopping: frozenset[MemberId] = frozenset()
     left: frozenset[MemberId] = frozenset()  # workers that left the job as planned and still run
+    elsewhere: frozenset[MemberId] = frozenset()  # members that other agents run
     lost: tuple[tuple[MemberId, float], ...] = ()  # with the time since when, or of the last kill
     activity: tuple[WorkerActivity, ...] = ()
     order: OrdersReceived | None = None  # the newest

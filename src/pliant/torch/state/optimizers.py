@@ -52,6 +52,7 @@ class Optimizers:
         self._guard: StepGuard | None = None  # created with the first step that it guards
         self._checked: Sequence[Tensor] = ()  # the parameters whose gradients the guard of this step checks
         self._in_inner_loop = False
+        self._warned_of_other = False  # of a step of an optimizer without parameters of the model
         self._thread = threading.get_ident()
         self._require_params_of_model()
         self._with_closure = {id(optimizer) for optimizer in self.all if _needs_closure(optimizer)}
@@ -74,7 +75,7 @@ class Optimizers:
 
     @contextmanager
     def inner_loop(self) -> Iterator[None]:
-        """Allow steps of optimizers that hold none of the model's parameters."""
+        """Do not warn of steps of optimizers that hold none of the model's parameters."""
         self._in_inner_loop = True
         try:
             yield
@@ -202,11 +203,14 @@ class Optimizers:
                 "optimizers: pass all of them to job.train, as a list to step them together, or as a dictionary "
                 "to step them in turns."
             )
-        if not self._in_inner_loop:
-            raise BadInput(
-                f"{name}.step() was called by hand, and {name} holds no parameter of the model given to job.train. "
-                "Put what it trains into the model and pass the optimizer to job.train. If its parameters live in one "
-                "item only, step it inside `with run.inner_loop():`."
+        if not self._in_inner_loop and not self._warned_of_other:
+            self._warned_of_other = True
+            log.warning(
+                "%s.step() was called, and %s holds no parameter of the model given to job.train. What it trains "
+                "is not reduced and differs between members. Put it into the model and pass the optimizer to job.train, or "
+                "step it inside `with run.inner_loop():` if it lives in one item only.",
+                name,
+                name,
             )
 
 

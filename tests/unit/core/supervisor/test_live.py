@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.core.hangs import STOPPED_S, WorkerSample
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.messages import (
     AgentJoin,
@@ -37,6 +38,7 @@ from pliant.core.supervisor.signals import (
     StopWithin,
     Terminate,
     WorkerEnded,
+    WorkersSampled,
 )
 from pliant.core.supervisor.state import GRACE_S, MARGIN_S
 from pliant.core.tasks.messages import TaskMemberJoined
@@ -558,3 +560,52 @@ def test_the_backoff_is_a_deadline_until_it_is_over() -> None:
     state, _ = after(with_workers(1), WorkerEnded(ONE, 1))
     assert next_deadline(state, NOW) == NOW + BACKOFF_FIRST_S
     assert next_deadline(state, NOW + BACKOFF_FIRST_S) is None
+
+
+# ------------------------------------------------------------------------------------------- stopped workers
+
+
+def seen_stopped(state: Supervisor, *members: MemberId) -> tuple[Supervisor, list[Action]]:
+    """These workers are stopped, for long enough; the others run."""
+
+    def sampled(at: float) -> WorkersSampled:
+        return WorkersSampled(
+            tuple(
+                WorkerSample(each, at, *((5.0, 0, "T") if each in members else (at, 0, "R")))
+                for each in sorted(state.workers)
+            )
+        )
+
+    found, early = after(state, sampled(NOW), now=NOW)
+    assert early == []
+    return after(found, sampled(NOW + STOPPED_S), now=NOW + STOPPED_S)
+
+
+def test_a_stopped_worker_that_others_wait_for_is_killed_and_the_others_are_not() -> None:
+    state, actions = seen_stopped(with_workers(3), TWO)
+    text = f"{TWO} was stopped (SIGSTOP) for 2 s while the other workers waited for it; killed it"
+    assert actions == [Announce(text), Kill(TWO)]
+    assert [each.member for each in state.activity] == [ONE, THREE]
+
+
+def test_a_stopped_worker_is_killed_where_those_that_wait_run_on_other_machines() -> None:
+    elsewhere = MemberId("y-1a.1")
+    joined = JobEvent(MemberJoined(NOW, replace(member(elsewhere, 9), agent=AgentId("y")), TERMS))
+    state, _ = after(with_workers(1), joined)
+    assert [each for each in seen_stopped(state, ONE)[1] if isinstance(each, Kill)] == [Kill(ONE)]
+    state, _ = after(state, gone(elsewhere))
+    assert seen_stopped(state, ONE)[1] == []
+
+
+def test_a_stopped_worker_that_no_other_waits_for_is_left_alone() -> None:
+    assert seen_stopped(with_workers(1), ONE)[1] == []
+    assert seen_stopped(with_workers(2), ONE, TWO)[1] == []
+
+
+def test_a_stopped_worker_that_has_not_joined_left_or_whose_job_ended_is_left_alone() -> None:
+    starting, _ = after(fresh(), wanted(3), *joins(ONE, THREE))
+    assert seen_stopped(starting, TWO)[1] == []
+    left, _ = after(with_workers(3), gone(TWO, "left"))
+    assert seen_stopped(left, TWO)[1] == []
+    ended, _ = after(with_workers(3), becomes(JobState.FINISHED))
+    assert Kill(TWO) not in seen_stopped(ended, TWO)[1]
