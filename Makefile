@@ -146,6 +146,9 @@ bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each 
 bench-overhead: $(STAMP)  ## Compare a step with raw DDP and, if it is installed, torchft
 	$(BIN)/python bench/overhead.py
 
+bench-transfer: $(STAMP)  ## Measure the state to a joiner from 1, 2 and 3 donors beside a raw socket
+	$(BIN)/python bench/transfer.py
+
 bench-bits: $(STAMP)  ## Measure the cost and the exactness of deterministic training
 	$(BIN)/python bench/bits.py $(if $(SEED),--seed $(SEED))
 
@@ -198,6 +201,11 @@ networks: $(STAMP)  ## Train over broken networks: cuts, loss, delay, resets, lo
 
 gpu: $(STAMP)  ## Train over NCCL beside plain DDP, through joins, leaves and kills, and compare the bits; needs a GPU
 	cd tests && $(abspath $(BIN))/python -m gpu --seed $(or $(SEED),0)
+
+CHANGES ?= 500
+
+reconfigure: $(STAMP)  ## Let a worker join and leave CHANGES=500 times and check that those that stay do not grow
+	cd tests && $(abspath $(BIN))/python -m gpu.reconfigure --changes $(CHANGES)
 
 failover: $(STAMP)  ## Lose the leading coordinator in five ways, on three etcd members; needs root
 	cd tests && $(abspath $(BIN))/python -m failover

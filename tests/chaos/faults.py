@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Strikes:
         self._chronicle = job.chronicle
         self._steps = Steps(job)
         self._struck_joining = False  # the last fault, while a join was under way
-        self._fenced: list[tuple[MemberId, int]] = []  # who was stopped until its lease ran out, and its process
+        self._fenced: list[tuple[MemberId, int]] = []  # stopped members, with a handle of the process
         self._views: dict[MemberId, Whereabouts] = {}
         self._seen_coming = (0.0, False)  # when that was looked at last, and what was seen
 
@@ -255,21 +255,22 @@ class Strikes:
                 signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
                 self.job.wish.armed = Place.BETWEEN
                 try:
-                    fault.effect = self._seen_gone(victim, "lost", "its lease ran out")
+                    fault.effect = self._seen_gone(victim, "lost", "")  # its agent kills it, or its lease runs out
                 finally:
-                    signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+                    with suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
                 self._fenced.append((victim, os.dup(pidfd)))
         fault.how = "SIGSTOP"
         return True
 
     def finish(self) -> None:
-        """Call at the end: a member that was stopped and fenced must have noticed it, and have left."""
+        """Call at the end: a member that was stopped must have been killed, or have noticed that it was fenced."""
         self._steps.close()
         for victim, pidfd in self._fenced:
             self._until_exited(pidfd)
             os.close(pidfd)
             codes = [each["left"] for each in self.job.said() if each["member"] == victim and "left" in each]
-            if codes != [FENCED]:
+            if codes not in ([FENCED], []):
                 self.broken.append(f"{victim} was fenced: it should have left with {FENCED}, and did with {codes}")
 
     def _drain(self, fault: Fault) -> bool:

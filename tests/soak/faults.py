@@ -21,7 +21,7 @@ from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
 from soak.looks import Looks
 
-STOP_S = 3.0
+STOP_S = 1.5  # an agent kills a worker that is stopped for 2 s
 GRACE_S = 30.0
 _PAUSE = threading.Event()  # never set: it only passes time
 

@@ -206,9 +206,9 @@ class Optimizers:
         if not self._in_inner_loop and not self._warned_of_other:
             self._warned_of_other = True
             log.warning(
-                "%s.step() was called, and %s holds no parameter of the model given to job.train. What it trains "
-                "is not reduced and differs between members. Put it into the model and pass the optimizer to job.train, or "
-                "step it inside `with run.inner_loop():` if it lives in one item only.",
+                "%s.step() was called, and %s holds no parameter of the model given to job.train. What it trains is "
+                "not reduced and differs between members. Put it into the model and pass the optimizer to job.train, "
+                "or step it inside `with run.inner_loop():` if it lives in one item only.",
                 name,
                 name,
             )
