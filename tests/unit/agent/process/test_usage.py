@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from e2e.running import wait_for
-from pliant.agent.process.usage import Usage, usage, usages
+from pliant.agent.process.usage import Usage, is_stopped, usage, usages
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -87,11 +87,17 @@ def test_of_a_real_worker_its_childs_time_counts() -> None:
             now = used()
             assert (now.processes, now.threads) == (2, 3)
             assert now.rss_bytes > 5_000_000
+            assert not is_stopped(worker.pid)
             os.kill(worker.pid, signal.SIGSTOP)
             wait_for(lambda: used().state == "T", "it to be stopped")
+            assert is_stopped(worker.pid)
         finally:
             for entry in usages_tree(worker.pid):
                 os.kill(entry, signal.SIGKILL)
+
+
+def test_a_process_that_is_gone_is_not_stopped(tmp_path: Path) -> None:
+    assert not is_stopped(1, tmp_path)
 
 
 def usages_tree(pid: int) -> list[int]:
