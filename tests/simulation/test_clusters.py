@@ -10,10 +10,14 @@ import pytest
 from pliant.coordinator.service.scheduler import Scheduler
 from pliant.core.allocate import Allotment, Demand, Pool, allocate
 from pliant.core.model.job import Job
+from pliant.core.model.names import AgentId
+from pliant.core.supervisor.signals import OrdersReceived
+from pliant_sim.cluster import led_pool
 from pliant_sim.cluster.led_pool import LedPool
 from pliant_sim.cluster.universe import Universe
+from pliant_sim.processes.coordinator import orders_for
 
-KEPT = (4, 5, 11)
+KEPT = (2, 3, 11)  # without permits, late orders start too many workers in them
 Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 
 
@@ -92,12 +96,24 @@ class Hasty(Scheduler):
 class Forgetful(Scheduler):
     """A leader for which the workers of an ended job are gone."""
 
-    def _update_claims(self, managed: list[Job], ended: list[Job], now: float) -> None:
-        super()._update_claims(managed, ended, now)
-        self._leaving = {}
+    def _look(self, managed: list[Job], ended: list[Job], now: float) -> None:
+        super()._look(managed, ended, now)
+        self._remains = {}
 
 
 @pytest.mark.parametrize("make", [Hasty, Forgetful])
 def test_a_leader_that_grants_slots_too_soon_is_found(make: Callable[[], Scheduler]) -> None:
-    found = [complaint for seed in KEPT for complaint in LedPool(seed, make).run()]
-    assert any("processes on 12 slots" in complaint for complaint in found)
+    assert any(is_exceeded(LedPool(seed, make)) for seed in KEPT)
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_an_agent_that_needs_no_permits_exceeds_the_pool(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def orders_without_permits(job: Job, agent: AgentId) -> OrdersReceived:
+        return replace(orders_for(job, agent), permitted=None)
+
+    monkeypatch.setattr(led_pool, "orders_for", orders_without_permits)
+    assert is_exceeded(LedPool(seed))
+
+
+def is_exceeded(led: LedPool) -> bool:
+    return any("processes on 12 slots" in complaint for complaint in led.run())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pliant.core.data.ledger import Lineage
-from pliant.core.job.assignment import desired_workers
+from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View, view_of
@@ -174,7 +174,7 @@ class Notifications:
             await self._wait(topic, ("agent", agent), wait)
         self._drop_ended(name, topic)
         job = topic.job
-        mine = [member for member in job.members.values() if member.agent == agent]
+        here, draining = workers_on(job, agent)
         known = next((each for each in job.agents if each.id == agent), None)
         return encode_reply(
             Orders(
@@ -182,8 +182,8 @@ class Notifications:
                 state=job.state,
                 why=job.why,
                 workers=topic.workers.get(agent, 0),
-                members=frozenset(member.id for member in mine),
-                draining=frozenset(member.id for member in mine if member.draining),
+                members=here,
+                draining=draining,
                 live=job.is_live,
                 launch=None if job.is_live else job.launch,
                 ready=known.ports if known is not None else (),
@@ -191,6 +191,7 @@ class Notifications:
                 grace_s=known.grace_s if known is not None else 0.0,
                 install_id=known.install_id if known is not None else "",
                 run_id=known.run_id if known is not None else "",
+                permitted=permitted_starts(job, known),
             )
         )
 

@@ -378,6 +378,7 @@ class Orders:
     grace_s: float = 0.0  # the time it has to leave
     install_id: str = ""  # of the agent registered under this name, which may be another one
     run_id: str = ""
+    permitted: int | None = None  # workers that it may start in this run in all; None: the job is in no queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
-"""One simulated pool whose leaders come and go: the real `Scheduler`, real jobs, and processes that take their time.
+"""One simulated pool whose leaders come and go: the real `Scheduler`, real jobs and supervisors, and slow processes.
 
 A worker occupies its slot from the start of its process to the end of it. It joins long after its start and exits some
-time after it left, or after its job has ended. At every second there must be at most as many processes as slots.
+time after it left, or after its job has ended. Orders and events reach agents late, and reports of ends may be lost. At
+every second there must be at most as many processes as slots.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
@@ -16,19 +17,24 @@ from pliant.coordinator.service.scheduler import Scheduler
 from pliant.core import messages as m
 from pliant.core.allocate import Pool
 from pliant.core.data.grid import Grid
-from pliant.core.job.assignment import desired_workers
 from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.messages import Command, Rejection
+from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Job, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.supervisor import Supervisor, agent_join, supervise
+from pliant.core.supervisor import signals as v
+from pliant_sim.processes.coordinator import orders_for
 
 STORM_S = 150  # with faults and new jobs
 END_S = 2000  # all jobs have ended by then
-FAULTS = ("leader", "leader", "resize", "notice", "kill", "cancel")
+FAULTS = ("leader", "leader", "resize", "notice", "kill", "cancel", "agent")
 SLOTS = 12  # of the pool
 TERMS = Terms(Grid(samples=6400, batch=64, slots=64, epochs=1), seed=1)
 REPORTS_S = 3  # between two reports of an agent
+WATCH_S = 25  # an agent gets its orders again at least so often
+LATE_S = (0, 0, 0, 1, 3, 15)  # until orders, events and commands arrive
+LOST = 0.02  # the part of an agent's commands that never arrives
 START_S = (1, 3, 8, 8, 45)  # until a process joins
 DRAIN_S = (1, 2, 10)  # until a draining member leaves
 EXIT_S = (0, 1, 4)  # until a process that left is gone
@@ -47,14 +53,26 @@ class SimWorker:
 
 
 @dataclass
+class LedAgent:
+    """An agent with its real supervisor. What is on the way to it and from it arrives in order."""
+
+    state: Supervisor
+    orders: tuple[int, v.OrdersReceived] | None = None  # with the time at which they arrive
+    events: list[tuple[int, v.JobEvent]] = field(default_factory=list)
+    commands: list[tuple[int, Command]] = field(default_factory=list)
+    revision: int = 0  # of the orders that it got last
+    ordered_at: int = 0
+    runs: int = 1
+
+
+@dataclass
 class LedJob:
-    """A job outside the coordinator: its agents with their capacities, its processes, and its remaining work."""
+    """A job outside the coordinator: its agents, its processes, and its remaining work."""
 
     name: str
-    agents: dict[AgentId, int]
     work: float  # worker-seconds
+    agents: dict[AgentId, LedAgent] = field(default_factory=dict)
     workers: dict[MemberId, SimWorker] = field(default_factory=dict)
-    started: int = 0
 
 
 class LedPool:
@@ -84,7 +102,8 @@ class LedPool:
             self._workers_pass()
             if self._now >= self._led_from:
                 self._lead()
-            self._carry_out()
+            for sim in self._sim.values():
+                self._reach_agents(sim)
             self._check()
             self._now += 1
         if self._sim and not self.complaints:
@@ -109,15 +128,17 @@ class LedPool:
         if not jobs:
             return
         name, job = chance.choice(list(jobs.items()))
-        workers = sorted(self._sim[name].workers)
+        sim, workers = self._sim[name], sorted(self._sim[name].workers)
         if kind == "cancel":
             self._send(name, m.Cancel("enough"))
         elif kind == "resize":
             self._send(name, m.Resize(Target(chance.randint(job.spec.size_min, job.spec.size_max))))
+        elif kind == "agent":
+            self._restart_agent(sim, chance.choice(sorted(sim.agents)))
         elif workers and kind == "notice":
             self._send(name, m.Drain(MemberId(chance.choice(workers)), 30.0, "its machine is taken away"))
         elif workers:
-            self._exit(self._sim[name], MemberId(chance.choice(workers)), -9)
+            self._exit(sim, MemberId(chance.choice(workers)), -9)
 
     def _add_job(self) -> None:
         chance = self._chance
@@ -128,10 +149,20 @@ class LedPool:
         self._stored[name] = LoadedJob(None, 0, 0)
         agents = {AgentId(f"{name}-{index}"): chance.randint(1, most) for index in range(chance.randint(1, 3))}
         agents[AgentId(f"{name}-0")] = most
-        self._sim[name] = LedJob(name, agents, chance.uniform(10, 400))
+        sim = self._sim[name] = LedJob(name, chance.uniform(10, 400))
         self._send(name, m.Create(name, spec))
         for agent, capacity in agents.items():
-            self._send(name, m.AgentJoin(agent, capacity))
+            state = Supervisor(agent, "r1", capacity, max_restarts=10**6)
+            sim.agents[agent] = LedAgent(state)
+            self._send(name, agent_join(state))
+
+    def _restart_agent(self, sim: LedJob, name: AgentId) -> None:
+        """Kill an agent, with which its workers end, and start it again."""
+        sim.workers = {each: worker for each, worker in sim.workers.items() if worker.agent != name}
+        before = sim.agents[name]
+        state = Supervisor(name, f"r{before.runs + 1}", before.state.capacity, max_restarts=10**6)
+        sim.agents[name] = LedAgent(state, runs=before.runs + 1)
+        self._say(sim.agents[name], agent_join(state))
 
     # ------------------------------------------------------------------------------------------- the leader
 
@@ -147,6 +178,10 @@ class LedPool:
         self._inbox.append((None, name, command))
 
     def _lead(self) -> None:
+        for sim in self._sim.values():
+            for agent in sim.agents.values():
+                while agent.commands and agent.commands[0][0] <= self._now:
+                    self._send(sim.name, agent.commands.pop(0)[1])
         inbox, self._inbox = self._inbox, []
         self._report_workers()
         grants = self._scheduler.due(float(self._now), self._loaded, inbox)
@@ -177,9 +212,17 @@ class LedPool:
         for event in decision:
             job = evolve(job, event)
         assert job is not None
-        job, _ = settle_all(job, float(self._now))
+        job, more = settle_all(job, float(self._now))
         self._stored[name] = LoadedJob(job, known.revision + 1, 0)
         self._loaded.put(name, self._stored[name])
+        self._publish(self._sim[name], (*decision, *more), known.revision + 1)
+
+    def _publish(self, sim: LedJob, events: tuple[Event, ...], revision: int) -> None:
+        """Send the events that concern agents to each of them, late and in order."""
+        followed = [v.JobEvent(event, revision) for event in events if isinstance(event, v.FollowedEvent)]
+        for agent in sim.agents.values():
+            at = max([self._now + self._chance.choice(LATE_S), *(when for when, _ in agent.events)])
+            agent.events += [(at, event) for event in followed]
 
     def _train(self, name: str) -> None:
         """Enter the newest world once all its members are there, work in it, and finish."""
@@ -217,8 +260,7 @@ class LedPool:
         elif worker.leaves_at is not None:
             if now >= worker.leaves_at:
                 self._send(sim.name, m.Leave(worker.name, 0, "asked to"))
-                # No job knows of a process that left and has not ended, so that another agent may replace it early.
-                worker.exits_at = now + (chance.choice(EXIT_S) if len(sim.agents) == 1 else 0)
+                worker.exits_at = now + chance.choice(EXIT_S)
         elif known is not None and worker.name in known.members and known.members[worker.name].draining:
             worker.leaves_at = now + chance.choice(DRAIN_S)
         elif known is not None and worker.name in known.gone:
@@ -227,23 +269,55 @@ class LedPool:
             self._send(sim.name, m.Join(worker.name, worker.agent, TERMS))
 
     def _exit(self, sim: LedJob, name: MemberId, code: int) -> None:
-        del sim.workers[name]
-        self._send(sim.name, m.Exited(name, code))
+        agent = sim.workers.pop(name).agent
+        self._feed(sim, sim.agents[agent], v.WorkerEnded(name, code))
 
-    def _carry_out(self) -> None:
-        """Let each agent start the workers that are missing there, as `start_missing` of the supervisor does."""
-        chance = self._chance
-        for name, sim in self._sim.items():
-            known = self._stored[name].job
-            if known is None or known.state.ended:
-                continue
-            draining = {each for each, member in known.members.items() if member.draining}
-            here = Counter(worker.agent for worker in sim.workers.values() if worker.name not in draining)
-            for agent, wanted in desired_workers(known).items():
-                for _ in range(wanted - here[agent]):
-                    sim.started += 1
-                    worker = SimWorker(MemberId(f"{agent}.{sim.started}"), agent, self._now + chance.choice(START_S))
-                    sim.workers[worker.name] = worker
+    # ----------------------------------------------------------------------------------------------- agents
+
+    def _reach_agents(self, sim: LedJob) -> None:
+        """Deliver orders and events that are due, and send for the next orders."""
+        known = self._stored[sim.name]
+        for name, agent in sim.agents.items():
+            while agent.events and agent.events[0][0] <= self._now:
+                self._feed(sim, agent, agent.events.pop(0)[1])
+            if agent.orders is not None and agent.orders[0] <= self._now:
+                (_, orders), agent.orders = agent.orders, None
+                agent.revision, agent.ordered_at = orders.revision, self._now
+                self._feed(sim, agent, orders)
+            is_news = agent.revision < known.revision or self._now - agent.ordered_at >= WATCH_S
+            if agent.orders is None and is_news and known.job is not None:
+                orders = replace(orders_for(known.job, name), revision=known.revision)
+                agent.orders = self._now + self._chance.choice(LATE_S), orders
+            if self._now % REPORTS_S == 0:
+                self._feed(sim, agent, v.Recheck())
+
+    def _feed(self, sim: LedJob, agent: LedAgent, signal: v.Signal) -> None:
+        agent.state, actions = supervise(agent.state, signal, float(self._now))
+        for action in actions:
+            match action:
+                case v.Start(member):
+                    joins_at = self._now + self._chance.choice(START_S)
+                    sim.workers[member] = SimWorker(member, agent.state.id, joins_at)
+                case v.SendCommand(command):
+                    self._say(agent, command)
+                case v.ReadEvents(ended):
+                    events, agent.events = agent.events, []
+                    for _, event in events:
+                        self._feed(sim, agent, event)
+                    self._feed(sim, agent, replace(ended, events_read=True))
+                case v.Terminate(member) if member in sim.workers:
+                    worker = sim.workers[member]
+                    worker.exits_at = worker.exits_at or self._now + self._chance.choice(EXIT_S)
+                case v.Kill(member) if member in sim.workers:
+                    self._exit(sim, member, -9)
+                case _:
+                    pass
+
+    def _say(self, agent: LedAgent, command: Command) -> None:
+        """Send a command of an agent: late, in order, or never."""
+        if self._chance.random() >= LOST:
+            at = max([self._now + self._chance.choice(LATE_S), *(when for when, _ in agent.commands)])
+            agent.commands.append((at, command))
 
     # ----------------------------------------------------------------------------------------------- checks
 

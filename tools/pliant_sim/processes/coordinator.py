@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.service.steps import CallResult, Steps, StoreCall, make_call
-from pliant.core.job.assignment import desired_workers
+from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
@@ -341,12 +341,12 @@ def _request_of(given: Given) -> Request:
 
 def orders_for(job: Job, agent: AgentId) -> OrdersReceived:
     """Return a job's orders for an agent."""
-    here = [member for member in job.members.values() if member.agent == agent]
+    here, draining = workers_on(job, agent)
     known = next((each for each in job.agents if each.id == agent), None)
     return OrdersReceived(
         count=desired_workers(job).get(agent, 0),
-        members=frozenset(member.id for member in here),
-        draining=frozenset(member.id for member in here if member.draining),
+        members=here,
+        draining=draining,
         ended=job.state.ended,
         finished=job.state is JobState.FINISHED,
         live=job.is_live,
@@ -356,4 +356,5 @@ def orders_for(job: Job, agent: AgentId) -> OrdersReceived:
         grace_s=known.grace_s if known is not None else 0.0,
         install_id=known.install_id if known is not None else "",
         run_id=known.run_id if known is not None else "",
+        permitted=permitted_starts(job, known),
     )

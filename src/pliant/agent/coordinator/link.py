@@ -179,6 +179,7 @@ class CoordinatorLink:
                     run_id=orders.run_id,
                     finished=orders.state is JobState.FINISHED,
                     revision=orders.revision,
+                    permitted=orders.permitted,
                 )
             )
             if orders.state.ended:

@@ -1,8 +1,8 @@
 """The grants of the jobs that share a pool: once a second, the leader asks `allocate`.
 
-Its memory is lost with the leader. Grants are events of their jobs, and a new leader plans anew from them. It grants no
-free slot before it has led for `SETTLE_S`: workers of earlier and larger grants may start until then, and agents of
-ended jobs have reported the workers that still run.
+Its memory is lost with the leader. Grants and the workers that may run are in the records of their jobs, and a new
+leader plans anew from them. It grants no free slot before it has led for `SETTLE_S`: by then agents of ended jobs have
+reported the workers that still run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf
 
 from pliant.coordinator.service.loaded_jobs import LoadedJobs
 from pliant.core.allocate import Allotment, Demand, Leaving, Pool, Reason, allocate
-from pliant.core.allocate.demands import SETTLE_S, Claim, WorkerReports, claim_of, demand_of
+from pliant.core.allocate.demands import SETTLE_S, Remains, WorkerReports, demand_of, remains_of
 from pliant.core.messages import Command, Exited, GrantWorkers
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
@@ -28,8 +28,9 @@ class Scheduler:
     def __init__(self) -> None:
         self.pool: Pool | None = None
         self.shown: tuple[tuple[Demand, Allotment], ...] = ()  # the last result, by rank
-        self._claims: dict[Key, tuple[Job, Claim]] = {}
-        self._leaving: dict[Key, tuple[Job, Claim]] = {}  # of ended jobs
+        self._managed: dict[Key, Job] = {}  # at the last look
+        self._changed_at: dict[Key, float] = {}  # when their grants or workers changed last
+        self._remains: dict[Key, Remains] = {}  # of ended jobs
         self._running: dict[str, dict[AgentId, tuple[frozenset[MemberId], float]]] = {}  # by job, as last reported
         self._ended: dict[str, dict[MemberId, float]] = {}  # by job, the workers that ended lately
         self._planned: dict[str, int] = {}
@@ -55,9 +56,12 @@ class Scheduler:
         self._next = now + PERIOD_S
         states = [known.job for _, known in jobs.items() if known.job is not None and known.job.spec.queue]
         managed = [job for job in states if not job.state.ended]
-        self._update_claims(managed, [job for job in states if job.state.ended], now)
-        demands = tuple(demand_of(job, self._claim(job), self._planned.get(job.name), now) for job in managed)
-        leaving = tuple(Leaving(job.name, claim.size) for job, claim in self._leaving.values() if claim.size)
+        self._look(managed, [job for job in states if job.state.ended], now)
+        demands = tuple(
+            demand_of(job, self._planned.get(job.name), now - self._changed_at[key])
+            for key, job in self._managed.items()
+        )
+        leaving = tuple(Leaving(name, len(workers)) for (name, _), workers in self._remains.items())
         found = {
             each.name: each
             for each in allocate(self.pool, demands, leaving, is_counting=now - self._led_since < SETTLE_S)
@@ -70,35 +74,26 @@ class Scheduler:
 
     def forget(self) -> None:
         """Drop the memory of a leader that leads no more."""
-        self.shown, self._claims, self._leaving, self._planned, self._reasons = (), {}, {}, {}, {}
-        self._running, self._ended, self._led_since = {}, {}, None
+        self.shown, self._managed, self._changed_at, self._remains = (), {}, {}, {}
+        self._planned, self._reasons, self._running, self._ended, self._led_since = {}, {}, {}, {}, None
 
-    def _claim(self, job: Job) -> Claim:
-        return self._claims[job.name, job.attempt][1]
-
-    def _update_claims(self, managed: list[Job], ended: list[Job], now: float) -> None:
-        """Set the claims of jobs now. A job that ended since the last look keeps its claim as one that is leaving."""
-        before, leaving = self._claims, self._leaving
-        keys = {(job.name, job.attempt) for job in managed}
+    def _look(self, managed: list[Job], ended: list[Job], now: float) -> None:
+        """Note the jobs, when they changed, and the workers of those that ended since the last look or before it."""
+        before, self._managed = self._managed, {(job.name, job.attempt): job for job in managed}
+        self._prune({job.name for job in managed}, now)
+        self._changed_at = {
+            key: self._changed_at[key] if key in before and _is_same(before[key], job) else now
+            for key, job in self._managed.items()
+        }
         found = {(job.name, job.attempt): job for job in ended}
-        left = {key: (found.get(key, job), claim) for key, (job, claim) in before.items() if key not in keys}
-        self._prune(keys, now)
-        self._claims = {}
-        for job in managed:
-            key = job.name, job.attempt
-            claim = before[key][1] if key in before else None
-            self._claims[key] = job, claim_of(job, self._reports(job.name), claim, now)
-        self._leaving = {}
-        for key, (job, claim) in (leaving | left).items():
-            own = claim.workers.keys() if key not in found else None
-            after = claim_of(job, self._reports(job.name, own), claim, now, is_over=True)
-            if after.size:
-                self._leaving[key] = job, after
-        for key, job in found.items():
-            if key not in self._leaving and job.name in self._running:  # perhaps it ended under an earlier leader
-                claim = claim_of(job, self._reports(job.name), None, now, is_over=True)
-                if claim.size:
-                    self._leaving[key] = job, claim
+        remains: dict[Key, Remains] = {key: {} for key in found if key[0] in self._running} | self._remains
+        for key in before.keys() - self._managed.keys():
+            remains[key] = dict.fromkeys(found.get(key, before[key]).occupants, now)
+        self._remains = {}
+        for key, workers in remains.items():
+            own = workers.keys() if key not in found else None
+            if left := remains_of(self._reports(key[0], own), workers, now):
+                self._remains[key] = left
 
     def _reports(self, job: str, own: Set[MemberId] | None = None) -> WorkerReports:
         """Return the reports about a job; with `own`, only those about these workers."""
@@ -107,9 +102,8 @@ class Scheduler:
         }
         return WorkerReports(running, self._ended.get(job, {}).keys())
 
-    def _prune(self, managed: set[Key], now: float) -> None:
+    def _prune(self, names: set[str], now: float) -> None:
         """Drop old reports. Those of a running job stay, because leases tell when one of its agents is gone."""
-        names = {name for name, _ in managed}
         for job, agents in list(self._running.items()):
             fresh = {agent: each for agent, each in agents.items() if job in names or now - each[1] < SETTLE_S}
             self._running[job] = fresh
@@ -123,9 +117,13 @@ class Scheduler:
     def _command(self, job: Job, found: Allotment) -> Command | None:
         """Return the grant to send, if its size or its reason is new. A job with workers keeps its minimum."""
         size = found.size
-        if size < job.spec.size_min and self._claim(job).workers:
+        if size < job.spec.size_min and job.occupants:
             size = job.granted
         if size == job.granted and self._reasons.get(job.name) is found.reason:
             return None
         self._reasons[job.name] = found.reason
         return GrantWorkers(size, found.why)
+
+
+def _is_same(before: Job, job: Job) -> bool:
+    return (before.granted, before.occupants.keys()) == (job.granted, job.occupants.keys())

@@ -10,9 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pliant.core.job.launches import seats_per_agent
+from pliant.core.messages import WorkersPermitted
 from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Agent, Job, JobState, Member
-from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId, worker_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
 
     An exact placement is used as it is. A number, with the spares and within the grant, is spread: one more for the
     agent with the fewest, the earliest first, within each agent's capacity. An agent that leaves gets none. Draining
-    members are not counted, so their replacements may start early, unless the job is in a queue. While workers are
-    launched together, this is for display only: the launch decides which agent starts which worker.
+    members are not counted, so their replacements may start early, unless the job is in a queue: then each start needs
+    a permit. While workers are launched together, this is for display only: the launch decides which agent starts which
+    worker.
     """
     if job.state.ended or job.state is JobState.STOPPING:
         return {agent.id: 0 for agent in job.agents}
@@ -40,21 +42,47 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
     if job.target.placement:
         placement = dict(job.target.placement)
         return shares | {agent.id: min(placement.get(agent.id, 0), agent.capacity) for agent in staying}
-    shares |= _spread(staying, job.within_grant(job.target.size + job.spec.spares))
-    return _started_within_grant(job, shares) if job.spec.queue else shares
+    return shares | _spread(staying, job.within_grant(job.target.size + job.spec.spares))
 
 
-def _started_within_grant(job: Job, shares: dict[AgentId, int]) -> dict[AgentId, int]:
-    """Let agents start workers only where all members, also those that are leaving, leave room in the grant."""
-    members = Counter(member.agent for member in job.members.values())
-    draining = Counter(member.agent for member in job.members.values() if member.draining)
-    room = max(0, job.granted - len(job.members))
-    limited = {}
-    for agent, share in shares.items():
-        starting = min(max(0, share - members[agent]), room)
-        room -= starting
-        limited[agent] = min(share, members[agent] - draining[agent] + starting)
-    return limited
+def workers_on(job: Job, agent: AgentId) -> tuple[frozenset[MemberId], frozenset[MemberId]]:
+    """Return the workers that the coordinator counts on at an agent, and which of them are leaving.
+
+    In a queue these are all workers that occupy slots: permitted ones before they join, and ended members whose
+    processes have not ended.
+    """
+    present = job.occupants if job.spec.queue else {member.id: member.agent for member in job.members.values()}
+    here = frozenset(name for name, on in present.items() if on == agent)
+    draining = frozenset(name for name in here if name in job.members and job.members[name].draining)
+    return here, draining | here.intersection(job.gone)
+
+
+def permit_workers(job: Job, now: float) -> tuple[WorkersPermitted, ...]:
+    """Permit the agents of a job in a queue to start missing workers, as far as the grant has room for them.
+
+    Workers that are leaving, and those that left and whose processes have not ended, still occupy their slots.
+    """
+    if not job.spec.queue:
+        return ()
+    wanted = desired_workers(job)
+    room = job.granted - len(job.occupants)
+    found = []
+    for agent in job.agents:
+        present, leaving = workers_on(job, agent.id)
+        missing = min(wanted[agent.id] - len(present - leaving), room)
+        if missing > 0:
+            room -= missing
+            numbers = range(agent.permitted + 1, agent.permitted + 1 + missing)
+            workers = tuple(worker_name(agent.id, agent.run_id, number) for number in numbers)
+            found.append(WorkersPermitted(now, agent.id, workers))
+    return tuple(found)
+
+
+def permitted_starts(job: Job, agent: Agent | None) -> int | None:
+    """Return how many workers an agent may start in its run in all; None: any number, for the job is in no queue."""
+    if not job.spec.queue:
+        return None
+    return agent.permitted if agent is not None else 0
 
 
 def _spread(agents: list[Agent], total: int) -> dict[AgentId, int]:

@@ -428,9 +428,14 @@ def _leave(job: Job, command: m.Leave, now: float) -> Decision:
     return (*entered, m.MemberGone(now, command.member, "left", command.why))
 
 
-def _exited(job: Job, command: m.Exited, now: float) -> Decision:
+def _exited(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
+    freed = (m.PermitReturned(now, command.member),) if command.member in job.permits else ()
     if command.member not in job.members:
-        return seat_ended(job, command, now)
+        return seat_ended(job, command, now) + freed
+    return _member_exited(job, command, now) + freed
+
+
+def _member_exited(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
     how = f"its process ended with {describe_exit(command.code)}"
     leaves = job.newest is None or command.member not in job.newest.members or job.members[command.member].draining
     if command.code == 0 and leaves and not _holds_shards(job, command.member):

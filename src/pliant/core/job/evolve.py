@@ -17,7 +17,7 @@ from pliant.core.messages.describe import describe_departure
 from pliant.core.model.checkpoint import UnfinishedCheckpoint
 from pliant.core.model.job import Accusation, Agent, Job, JobState, Member, StateDivergence, WorkerFailure, member_limit
 from pliant.core.model.launch import Launch
-from pliant.core.model.names import AgentId
+from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World, WorldKind
 from pliant.core.tasks.evolve import evolve_tasks, without_member, without_members
@@ -58,6 +58,8 @@ def evolve(job: Job | None, event: Event) -> Job:
             return _with_size(job, event)
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
+        case m.WorkersPermitted() | m.PermitReturned():
+            return _with_permits(job, event)
         case m.AgentReadied():
             return change(job, agents=_with_agent(job, event.agent, ports=event.ports))
         case m.AgentDraining():
@@ -70,7 +72,8 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, launch=_launch_after(job, event))
         case m.MemberJoined():
             members = {**job.members, event.member.id: event.member}
-            return change(job, members=members, joined=event.member.number, terms=event.terms)
+            permits = _permits_with(job, event.member)
+            return change(job, members=members, joined=event.member.number, terms=event.terms, permits=permits)
         case m.MemberDraining():
             return _with_draining(job, event)
         case m.MemberGone():
@@ -116,7 +119,8 @@ def _with_task_event(job: Job, event: TaskEvent) -> Job:
     match event:
         case TaskMemberJoined():
             member = Member(event.member, event.number, event.agent, pid=event.pid)
-            return change(job, tasks=tasks, members={**job.members, member.id: member}, joined=event.number)
+            members, permits = {**job.members, member.id: member}, _permits_with(job, member)
+            return change(job, tasks=tasks, members=members, joined=event.number, permits=permits)
         case ShardDone():
             return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + 1)
         case _:
@@ -248,13 +252,37 @@ def _with_size(job: Job, event: m.TargetChanged | m.Granted) -> Job:
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
     """An agent joined, joined again or left. In every case the workers it had are gone."""
     others = tuple(agent for agent in job.agents if agent.id != event.agent)
+    permits = {name: agent for name, agent in job.permits.items() if agent != event.agent}
     if isinstance(event, m.AgentGone):
         why = f"agent {event.agent} is gone: {event.why}"
         launch = _launch_without(job, event.agent, why, is_cause=event.lost)
-        return change(job, agents=others, launch=launch)
+        return change(job, agents=others, launch=launch, permits=permits)
     agent = Agent(event.agent, event.capacity, event.address, event.install_id, event.run_id, role=event.role)
+    if job.spec.queue:
+        known = next((each for each in job.agents if (each.id, each.run_id) == (agent.id, agent.run_id)), None)
+        permits = job.permits if known is not None else permits | dict.fromkeys(event.workers, agent.id)
+        agent = replace(agent, permitted=max(event.started, known.permitted if known is not None else 0))
     launch = _launch_without(job, event.agent, f"{event.agent} was started again")
-    return change(job, agents=(*others, agent), launch=launch)
+    return change(job, agents=(*others, agent), launch=launch, permits=permits)
+
+
+def _with_permits(job: Job, event: m.WorkersPermitted | m.PermitReturned) -> Job:
+    if isinstance(event, m.PermitReturned):
+        return change(job, permits={name: agent for name, agent in job.permits.items() if name != event.worker})
+    (known,) = (agent for agent in job.agents if agent.id == event.agent)
+    agents = _with_agent(job, event.agent, permitted=known.permitted + len(event.workers))
+    return change(job, agents=agents, permits=job.permits | dict.fromkeys(event.workers, event.agent))
+
+
+def _permits_with(job: Job, member: Member) -> dict[MemberId, AgentId]:
+    """Return the permits after a join. A launched worker needs one from then on, as do the others of its launch.
+
+    A member without an agent has none: no agent reports its end.
+    """
+    if not job.spec.queue:
+        return job.permits
+    known = any(agent.id == member.agent for agent in job.agents)
+    return job.occupants | ({member.id: member.agent} if known else {})
 
 
 def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:

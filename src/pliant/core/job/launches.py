@@ -61,8 +61,10 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
     if known is not None and known.install_id and command.install_id and known.install_id != command.install_id:
         why = f"another agent is called {known.id}, at {known.address or 'an unknown address'}"
         return Rejection(Code.EXISTS, f"{why}: set PLIANT_AGENT to another name here")
+    if bad := _bad_workers(command):
+        return Rejection(Code.BAD, bad)
     here = (command.agent, command.capacity, command.address, command.install_id, command.run_id)
-    if known == Agent(*here, *_standing(known), command.role):
+    if known == Agent(*here, *_standing(known), command.role, known.permitted if known is not None else 0):
         return ()
     if bad := _loopback_conflict(command, others):
         return Rejection(Code.BAD, bad)
@@ -70,7 +72,14 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return Rejection(
             Code.BAD, f"{job.name} has {len(others)} agents, far more than its largest size {job.spec.size_max}"
         )
-    return (m.AgentJoined(now, *here, command.role),)
+    return (m.AgentJoined(now, *here, command.role, command.started, command.workers),)
+
+
+def _bad_workers(command: m.AgentJoin) -> str:
+    most = 2 * command.capacity  # old and new ones run side by side while all are replaced
+    if command.started < 0 or len(command.workers) > most:
+        return f"{command.agent} can have started 0 or more workers and run {most}; got {command.started} started"
+    return next((bad for worker in command.workers if (bad := bad_name(worker))), "")
 
 
 def _bad_role(job: Job, role: str) -> str:

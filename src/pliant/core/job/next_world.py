@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.assignment import assign, job_fingerprint
+from pliant.core.job.assignment import assign, job_fingerprint, permit_workers
 from pliant.core.job.launches import next_launch
 from pliant.core.messages import Event, MemberDraining, MemberGone, StateChanged, WorldFormed
 from pliant.core.messages.describe import describe_recomputed
@@ -45,6 +45,8 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return ()
     if not job.is_live:
         return next_launch(job, now)
+    if permitted := permit_workers(job, now):
+        return permitted
     if job.tasks is not None:
         return next_of_tasks(job, job.tasks, now)
     barred = _member_to_bar(job, now)

@@ -172,7 +172,10 @@ class WaitOver:
 
 @dataclass(frozen=True, slots=True)
 class AgentJoin:
-    """An agent offers room for workers; the fields are those of `Agent`."""
+    """An agent offers room for workers; the fields are those of `Agent`.
+
+    For a job in a queue, `started` counts the workers that it started in this run, and `workers` are those that run.
+    """
 
     agent: AgentId
     capacity: int
@@ -180,6 +183,8 @@ class AgentJoin:
     install_id: str = ""
     run_id: str = ""
     role: str = ""
+    started: int = 0
+    workers: tuple[MemberId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

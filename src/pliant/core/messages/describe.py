@@ -29,6 +29,10 @@ def describe(event: m.Event) -> str:
             return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} joined ({capacity} worker {'slot' if capacity == 1 else 'slots'})"
+        case m.WorkersPermitted(agent=agent, workers=workers):
+            return f"agent {agent} may start {_listed(workers)}"
+        case m.PermitReturned(worker=worker):
+            return f"{worker} has ended; its slot of the pool is free"
         case m.AgentGone(agent=agent, why=why, lost=lost):
             return f"agent {agent} was lost: {why}" if lost else f"agent {agent} left"
         case m.AgentReadied(agent=agent):

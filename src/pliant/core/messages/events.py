@@ -167,6 +167,25 @@ class AgentJoined:
     install_id: str = ""
     run_id: str = ""
     role: str = ""
+    started: int = 0
+    workers: tuple[MemberId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersPermitted:
+    """An agent of a job in a queue may start these workers. Each occupies a slot from now on."""
+
+    at: float
+    agent: AgentId
+    workers: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PermitReturned:
+    """The process of a permitted worker has ended, or its agent does not start it."""
+
+    at: float
+    worker: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +325,8 @@ Event = (
     | SettingsChanged
     | TargetChanged
     | Granted
+    | WorkersPermitted
+    | PermitReturned
     | AgentJoined
     | AgentReadied
     | AgentDraining

@@ -144,7 +144,8 @@ class Agent:
 
     `install_id` distinguishes it from another machine's agent of the same name, `run_id` one start of it from the next.
     `ports` are free on it, one for each worker. While it has none, its workers may still run. `role` is the only role
-    that its launched workers take; empty: any.
+    that its launched workers take; empty: any. `permitted` counts the workers that it may have started in this run, for
+    a live job in a queue.
     """
 
     id: AgentId
@@ -156,6 +157,7 @@ class Agent:
     ports: tuple[int, ...] = ()
     grace_s: float = 0.0  # the time it has to leave, once it is draining
     role: str = ""
+    permitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,7 @@ class Job:
     losses_without_progress: int = 0  # members lost since that step
     granted: int = 0  # the workers that the pool grants; only for a job in a queue
     granted_why: str = ""
+    permits: dict[MemberId, AgentId] = field(default_factory=dict)  # in a queue: started or not, they have not ended
     tasks: TaskState | None = None  # of a task queue, since its first member joined
 
     def world(self, number: int) -> World | None:
@@ -284,6 +287,19 @@ class Job:
     def within_grant(self, size: int) -> int:
         """Return `size`, or less if the job is in a queue and was granted less."""
         return min(size, self.granted) if self.spec.queue else size
+
+    @property
+    def occupants(self) -> dict[MemberId, AgentId]:
+        """The workers that may run, with their agents. Each occupies a slot until its process has ended.
+
+        An agent with ports has reported that none of its launched workers runs.
+        """
+        if self.is_live:
+            return self.permits | {member.id: member.agent for member in self.members.values()}
+        if self.launch is None:
+            return {}
+        busy, done = {agent.id for agent in self.agents if not agent.ports}, self.launch.done
+        return {seat.member: seat.agent for seat in self.launch.seats if seat.agent in busy and seat.member not in done}
 
     @property
     def grant_missing(self) -> str:

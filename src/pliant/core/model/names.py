@@ -32,6 +32,11 @@ def bad_name(text: str, most: int = NAME_MAX) -> str:
     return ""
 
 
+def worker_name(agent: AgentId, run_id: str, number: int) -> MemberId:
+    """Return the name of a worker: the agent numbers those that it starts, from 1 in each of its runs."""
+    return MemberId(f"{agent}-{run_id}.{number}")
+
+
 def bad_path_name(kind: str, text: str) -> str:
     """Return why `text` cannot stand in a URL for a `kind` of thing, such as `member`; empty if it can."""
     return bad_name(text, MEMBER_NAME_MAX if kind == "member" else NAME_MAX)

@@ -25,7 +25,7 @@ from pliant.core.supervisor.signals import (
     WorkerEnded,
     WorkersSampled,
 )
-from pliant.core.supervisor.state import Decision, Supervisor, is_live, kill_all
+from pliant.core.supervisor.state import Decision, Supervisor, is_live, is_permitted, kill_all
 
 AWAY_S = 30.0  # an agent whose script has ended well waits so long for an absent coordinator
 
@@ -64,7 +64,8 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
 
 def agent_join(state: Supervisor) -> AgentJoin:
     """Return the command by which an agent registers, and which it repeats to be known again."""
-    return AgentJoin(state.id, state.capacity, state.address, state.install_id, state.run_id, state.role)
+    here = (state.id, state.capacity, state.address, state.install_id, state.run_id, state.role)
+    return AgentJoin(*here, state.started, tuple(sorted(state.workers))) if is_permitted(state) else AgentJoin(*here)
 
 
 def next_deadline(state: Supervisor, now: float) -> float | None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pliant.core.hangs import STOPPED_S, find_stopped
 from pliant.core.messages import Exited
-from pliant.core.model.names import MemberId
+from pliant.core.model.names import MemberId, worker_name
 from pliant.core.supervisor.signals import Action, Announce, Finish, Kill, SendCommand, Start, Terminate
-from pliant.core.supervisor.state import MARGIN_S, Decision, Supervisor, exited
+from pliant.core.supervisor.state import MARGIN_S, Decision, Supervisor, exited, is_permitted
 
 KILLED = -9  # reported for a worker whose own exit status is unknown
 
@@ -17,30 +17,52 @@ def report_dead(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Act
     """Report again how workers ended that the coordinator still counts on.
 
     The first report may be lost, or the worker died with an earlier run of this agent. A worker never outlives its
-    agent, so a name of this agent that it does not run is a process that ended.
+    agent, so a name of this agent that it does not run is a process that ended, or one that it may still start.
     """
     ours = f"{state.id}-"
-    dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
+    gone = counted_on - state.workers - set(_unused_permits(state))
+    dead = sorted(member for member in gone if member.startswith(ours))
     known = {end.member: exited(end) for end in state.ends}
     return tuple(SendCommand(known.get(member, Exited(member, KILLED))) for member in dead)
 
 
 def start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) -> Decision:
-    """Start workers up to the wanted number. A draining worker does not count, but takes up room until it is gone."""
-    if state.ended and not state.workers:
-        return state, (*actions, Finish())
-    if state.leaving or state.ended or now < state.not_before:
+    """Start workers up to the wanted number. A draining worker does not count, but takes up room until it is gone.
+
+    In a queue, each start needs a permit. The agent returns a permit that it does not need, so that its slot is free.
+    """
+    if state.leaving or state.ended:
+        state, returned = _return_permits(state)
+        done = (Finish(),) if state.ended and not state.workers else ()
+        return state, actions + returned + done
+    if now < state.not_before:
         return state, actions
     staying = len(state.workers - state.draining - state.stopping)
+    missing = max(0, min(state.wanted, state.capacity) - staying)
     room = 2 * state.capacity - len(state.workers)  # old and new run side by side while all are replaced
-    for _ in range(min(state.wanted, state.capacity) - staying):
-        if room <= 0:
-            break
-        room -= 1
-        member = MemberId(f"{state.id}-{state.run_id}.{state.started + 1}")
+    count = min(missing, room) if not is_permitted(state) else min(missing, room, len(_unused_permits(state)))
+    for _ in range(count):
+        member = worker_name(state.id, state.run_id, state.started + 1)
         state = replace(state, started=state.started + 1, workers=state.workers | {member})
         actions += (Start(member),)
-    return state, actions
+    if count < missing:
+        return state, actions
+    state, returned = _return_permits(state)
+    return state, actions + returned
+
+
+def _unused_permits(state: Supervisor) -> list[MemberId]:
+    """Return the workers that this run of the agent may start and has not started."""
+    order = state.order
+    if order is None or order.permitted is None or order.run_id != state.run_id:
+        return []
+    numbers = range(state.started + 1, order.permitted + 1)
+    return [worker_name(state.id, state.run_id, number) for number in numbers]
+
+
+def _return_permits(state: Supervisor) -> Decision:
+    unused = _unused_permits(state)
+    return replace(state, started=state.started + len(unused)), tuple(SendCommand(Exited(each, 0)) for each in unused)
 
 
 def kill_lost(state: Supervisor, now: float) -> Decision:

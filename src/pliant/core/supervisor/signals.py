@@ -19,7 +19,8 @@ class OrdersReceived:
 
     `launch` is set unless the job is live. `ready` is true if the coordinator has the ports that this agent offered,
     `leaving` if this agent was asked to leave. `install_id` and `run_id` are those of the agent that the coordinator
-    has under this name; empty if it has none.
+    has under this name; empty if it has none. `permitted` is how many workers that run of the agent may start in all;
+    None if the job is in no queue. `members` then has the permitted workers, too.
     """
 
     count: int
@@ -35,6 +36,7 @@ class OrdersReceived:
     run_id: str = ""
     finished: bool = False
     revision: int = 0  # of the job that the orders are based on
+    permitted: int | None = None
 
 
 FollowedEvent = MemberJoined | TaskMemberJoined | MemberGone | StateChanged

@@ -72,6 +72,11 @@ def is_live(state: Supervisor) -> bool:
     return state.order is None or state.order.live
 
 
+def is_permitted(state: Supervisor) -> bool:
+    """Return whether each start needs a permit: the job is in a queue."""
+    return state.order is not None and state.order.permitted is not None
+
+
 def kill_all(state: Supervisor) -> tuple[Action, ...]:
     """Return the actions that end every worker now."""
     return tuple(Kill(member) for member in sorted(state.workers))

@@ -71,7 +71,7 @@ def test_an_urgent_job_is_granted_workers_when_the_other_has_released_them() -> 
 
     low = replace(low, granted=1)
     assert scheduler.due(1.0, loaded(low, high)) == []
-    low = replace(low, members=dict(list(low.members.items())[:3]))
+    low = replace(low, members=dict(list(low.members.items())[:3]))  # three processes have ended
     [(name, command)] = scheduler.due(2.0, loaded(low, high))
     assert (name, command) == ("high", GrantWorkers(3, "3 of 5: gets 2 more once low has released them"))
 
@@ -95,21 +95,13 @@ def test_a_job_with_workers_keeps_its_grant_when_its_minimum_does_not_fit_any_mo
     assert scheduler.shown == ()
 
 
-def test_a_new_leader_grants_no_free_slot_before_it_knows_which_workers_run() -> None:
+def test_a_new_leader_grants_no_free_slot_before_agents_of_ended_jobs_have_reported() -> None:
     scheduler = successor(8)
     shrunk, high = job("low", 0, 2), job("high", 0, 0, priority=5, size_min=6)  # 8 were granted before
     found = dict(scheduler.due(0.0, loaded(shrunk, high)))
     assert found["high"] == GrantWorkers(0, "starts with 6 workers once the new leader knows which workers run")
     assert sizes(scheduler.due(SETTLE_S - 1, loaded(shrunk, high))) == {}
     assert sizes(scheduler.due(SETTLE_S, loaded(shrunk, high))) == {"high": 6}
-
-
-def test_workers_that_start_for_long_count_under_a_new_leader() -> None:
-    scheduler = successor(8)
-    shrunk, high = on_agent(job("low", 0, 2), 0), job("high", 0, 0, priority=5, size_min=6)
-    for now in (0.0, 10.0, SETTLE_S):
-        scheduler.note_workers("low", X, [MemberId(f"x-1.{number}") for number in range(8)], now)
-        assert sizes(scheduler.due(now, loaded(shrunk, high))).get("high", 0) == 0
 
 
 def test_slots_of_an_ended_job_are_granted_when_its_processes_have_ended() -> None:

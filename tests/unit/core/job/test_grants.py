@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.assignment import desired_workers
+from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
 from pliant.core.job.validation import bad_spec
-from pliant.core.messages import Code
+from pliant.core.messages import Code, Event
 from pliant.core.messages.describe import describe, describe_settings
 from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target
-from unit.core.build import A, C, X, Y, after, join, made, new_job, pump, refused, report, running, with_spec
+from pliant.core.model.names import AgentId, MemberId
+from unit.core.build import A, B, C, X, Y, after, join, made, new_job, pump, refused, report, running, with_spec
 
 
 def queued(job: Job, size: int) -> Job:
@@ -49,19 +50,122 @@ def test_a_smaller_grant_lets_members_leave_by_the_next_world_and_a_larger_one_t
     assert job.wanted_size == 5
 
 
-def test_a_draining_member_is_replaced_within_the_grant_only_when_it_has_left() -> None:
-    job = running(3, queued(after(new_job(), m.AgentJoin(X, 6)), 3))
-    assert desired_workers(job) == {X: 3}
-    drained = after(job, m.Drain(C, 30.0, "spot notice"))
-    assert desired_workers(drained) == {X: 2}
-    assert desired_workers(after(drained, m.Leave(C, 0, "drained"))) == {X: 3}
-    assert desired_workers(with_spec(drained, queue="")) == {X: 6}
+# ------------------------------------------------------------------------------------------- permits
 
 
-def test_a_new_agent_starts_workers_only_for_which_the_grant_has_room() -> None:
-    job = after(running(3, queued(after(new_job(), m.AgentJoin(X, 6)), 4)), m.AgentJoin(Y, 6))
-    assert desired_workers(job) == {X: 2, Y: 1}
-    assert desired_workers(replace(job, granted=3)) == {X: 2, Y: 0}
+def name(number: int, agent: str = "x", run: str = "r") -> MemberId:
+    return MemberId(f"{agent}-{run}.{number}")
+
+
+def permitted(events: tuple[Event, ...]) -> list[tuple[AgentId, tuple[MemberId, ...]]]:
+    return [(event.agent, event.workers) for event in events if isinstance(event, m.WorkersPermitted)]
+
+
+def on_x(number: int) -> m.Join:
+    return replace(join(name(number)), agent=X)
+
+
+def permits_for(size: int, *agents: m.AgentJoin) -> Job:
+    """A job in a queue whose agents got permits for a grant of that size."""
+    return after(queued(new_job(), 0), *agents or (m.AgentJoin(X, 6, run_id="r"),), grant(size))
+
+
+def test_a_grant_permits_agents_to_start_workers_and_no_more_than_are_granted() -> None:
+    job = after(queued(new_job(), 0), m.AgentJoin(X, 6, run_id="r"), m.AgentJoin(Y, 1, run_id="s"))
+    job, events = pump(job, grant(3))
+    assert permitted(events) == [(X, (name(1), name(2))), (Y, (name(1, "y", "s"),))]
+    assert job.occupants == {name(1): X, name(2): X, name(1, "y", "s"): Y}
+    assert [agent.permitted for agent in job.agents] == [2, 1]
+    assert permitted(pump(job, on_x(1), on_x(2))[1]) == []
+    assert permitted(pump(with_spec(job, queue=""), grant(6))[1]) == []
+
+
+def test_a_worker_occupies_its_slot_until_its_process_has_ended_although_it_left() -> None:
+    job = after(permits_for(2), on_x(1), on_x(2), m.Drain(name(2), 30.0, "spot notice"))
+    assert workers_on(job, X) == ({name(1), name(2)}, {name(2)})
+    job, events = pump(job, m.Leave(name(2), 0, "drained"))
+    assert permitted(events) == []
+    assert workers_on(job, X) == ({name(1), name(2)}, {name(2)})
+    job, events = pump(job, m.Exited(name(2), 0))
+    assert permitted(events) == [(X, (name(3),))]
+    assert workers_on(job, X) == ({name(1), name(3)}, frozenset())
+
+
+def test_a_worker_that_crashes_while_another_one_drains_is_replaced_within_the_grant() -> None:
+    job = after(permits_for(2), on_x(1), on_x(2), grant(1), m.Drain(name(2), 30.0, "the grant is smaller"))
+    job, events = pump(job, m.Exited(name(1), -9))
+    assert permitted(events) == []
+    assert permitted(pump(job, m.Exited(name(2), 0))[1]) == [(X, (name(3),))]
+
+
+def test_a_permit_that_an_agent_returns_is_free_again() -> None:
+    job = permits_for(3)
+    job, events = pump(job, grant(1), m.Exited(name(3), 0), m.Exited(name(2), 0))
+    assert permitted(events) == []
+    assert list(job.occupants) == [name(1)]
+    assert permitted(pump(job, grant(2))[1]) == [(X, (name(4),))]
+
+
+def test_the_permits_of_an_agent_end_with_it_and_with_its_run() -> None:
+    job = permits_for(2)
+    assert after(job, m.AgentLeave(X)).occupants == {}
+    again, events = pump(job, m.AgentJoin(X, 6, run_id="s"))
+    assert permitted(events) == [(X, (name(1, run="s"), name(2, run="s")))]
+    assert list(again.occupants) == [name(1, run="s"), name(2, run="s")]
+
+
+def test_an_agent_that_was_lost_comes_back_with_its_workers_and_their_numbers() -> None:
+    job = after(permits_for(2), m.AgentExpire(X))
+    job, events = pump(job, m.AgentJoin(X, 6, run_id="r", started=2, workers=(name(2),)))
+    assert permitted(events) == [(X, (name(3),))]
+    assert job.occupants == {name(2): X, name(3): X}
+
+
+def test_an_agent_that_joins_with_another_capacity_keeps_its_permits() -> None:
+    job, events = pump(permits_for(2), m.AgentJoin(X, 4, run_id="r", started=1, workers=(name(1),)))
+    assert permitted(events) == []
+    assert job.occupants == {name(1): X, name(2): X}
+    assert job.agents[0].permitted == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        (m.AgentJoin(X, 1, started=-1), "x can have started 0 or more workers and run 2; got -1 started"),
+        (m.AgentJoin(X, 1, workers=(A, B, C)), "x can have started 0 or more workers and run 2; got 0 started"),
+        (m.AgentJoin(X, 1, workers=(MemberId("a b"),)), "a name has letters, digits"),
+    ],
+)
+def test_the_workers_of_an_agent_are_checked(command: m.AgentJoin, wrong: str) -> None:
+    assert refused(queued(new_job(), 2), command).why.startswith(wrong)
+
+
+def test_a_member_without_an_agent_occupies_a_slot_as_long_as_it_is_a_member() -> None:
+    job = after(queued(new_job(), 2), join(A))
+    assert list(job.occupants) == [A]
+    assert after(job, m.Leave(A, 0, "done")).occupants == {}
+
+
+def test_launched_workers_keep_their_slots_when_the_first_of_them_joins() -> None:
+    job = with_spec(queued(new_job(), 2), mode=Mode.AUTO)
+    job = after(job, m.AgentJoin(X, 2, run_id="r"), m.AgentReady(X, 0, (1, 2)))
+    assert job.launch is not None
+    first, second = (seat.member for seat in job.launch.seats)
+    assert list(job.occupants) == [first, second]
+    job, events = pump(job, replace(join(first), agent=X))
+    assert job.is_live
+    assert (list(job.occupants), permitted(events)) == ([first, second], [])
+    assert permitted(pump(job, m.Exited(second, -9))[1]) == [(X, (name(1),))]
+
+
+def test_orders_have_the_permits_of_the_agent() -> None:
+    job = permits_for(2)
+    assert permitted_starts(job, job.agents[0]) == 2
+    assert permitted_starts(job, None) == 0
+    assert permitted_starts(new_job(), None) is None
+
+
+# ------------------------------------------------------------------------------------------- the rest
 
 
 def test_the_grant_covers_the_spares() -> None:

@@ -35,6 +35,8 @@ TOLD: dict[Event, str] = {
         NOW, 2, "2 of 8: b beside it has 6 of 8 slots"
     ): "2 workers granted: 2 of 8: b beside it has 6 of 8 slots",
     m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (2 worker slots)",
+    m.WorkersPermitted(NOW, AgentId("x"), (A, B)): "agent x may start a, b",
+    m.PermitReturned(NOW, A): "a has ended; its slot of the pool is free",
     m.AgentGone(NOW, AgentId("x"), "it left"): "agent x left",
     m.AgentGone(NOW, AgentId("x"), "its lease ran out", lost=True): "agent x was lost: its lease ran out",
     m.MemberGone(NOW, A, "left", "drained"): "a left: drained",
