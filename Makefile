@@ -140,6 +140,9 @@ bench-core: $(STAMP)  ## Measure the decision code
 bench-cluster: $(STAMP)  ## Compare policies for many jobs on published workloads, in TRACES=DIR
 	$(BIN)/python bench/cluster.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
 
+bench-spot: $(STAMP)  ## Compare the work kept on spot machines with restarts, on published traces in TRACES=DIR
+	$(BIN)/python bench/spot.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
+
 bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each change
 	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
 
