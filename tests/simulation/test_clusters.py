@@ -29,6 +29,11 @@ def test_no_cluster_breaks_an_invariant(first: int) -> None:
         assert universe.decisions > 100
 
 
+@pytest.mark.parametrize("seed", [98, 206, 372])
+def test_a_cluster_that_once_broke_an_invariant_breaks_none(seed: int) -> None:
+    assert Universe(seed).run() == []
+
+
 def test_a_seed_always_gives_the_same_cluster() -> None:
     one, two = Universe(3), Universe(3)
     one.run(), two.run()

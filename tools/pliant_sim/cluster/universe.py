@@ -19,6 +19,7 @@ QUIET_S = 4000  # then every machine is back, until all jobs have ended
 DRAIN_MAX_S = 30
 RELEASE_BOUND_S = DRAIN_MAX_S + 10  # a job that others release slots for starts within this, while no machine changes
 SETTLE_S = 60  # without a fault, an arrival or an end, nothing changes any more after this
+LATE_CHANGES = 3  # of grants for each running job whose remaining time is known, in one quiet stretch
 
 Allocate = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 
@@ -79,6 +80,7 @@ class Universe:
         self._made = 0
         self._now = 0
         self._calm_since = 0  # the last fault, arrival or end
+        self._late_changes = 0  # of grants, long after it
         self.fired: Counter[str] = Counter()
         self.decisions = 0
         self.complaints: list[str] = []
@@ -245,8 +247,7 @@ class Universe:
             if found[name].size != job.granted:
                 changed, job.changed_at = True, self._now
             job.granted, job.planned = found[name].size, found[name].planned
-        if changed and self._now - self._calm_since > SETTLE_S + DRAIN_MAX_S:
-            self._complain("grants still change although nothing happened")
+        self._check_settled(changed)
         again = {each.name: each.size for each in self._decide(pool, self._demands())}
         if again != {name: each.size for name, each in found.items()}:
             self._complain(f"a second call changes the grants to {again}")
@@ -275,6 +276,16 @@ class Universe:
             starts = not each.granted and found[each.name].size
             if starts and any((-w.priority, w.since) < (-each.priority, each.since) for w in waits):
                 self._complain(f"{each.name} starts although {waits[0].name} waits before it")
+
+    def _check_settled(self, changed: bool) -> None:
+        """Grants stop changing when nothing happens. Jobs near their end become worth more, which may move slots."""
+        if self._now - self._calm_since <= SETTLE_S + DRAIN_MAX_S:
+            self._late_changes = 0
+            return
+        self._late_changes += changed
+        near_end = sum(bool(job.granted and job.demand.speeds) for job in self._jobs.values())
+        if self._late_changes > LATE_CHANGES * near_end:
+            self._complain("grants still change although nothing happened")
 
     def _check_release(self, pool: Pool, found: dict[str, Allotment]) -> None:
         """A job for which slots are released starts within the bound."""

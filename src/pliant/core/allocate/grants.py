@@ -20,8 +20,8 @@ def allocate(
     `leaving` are ended jobs that still occupy slots. With `is_counting`, a new leader does not know yet which workers
     run, so that no slot counts as free. Call it again with the result in `granted` and `planned`: it changes nothing.
     """
-    plan = make_plan(pool, demands)
-    slots = pool.slots - sum(each.held for each in leaving)
+    ended = sum(each.held for each in leaving)
+    plan, slots = make_plan(pool, demands, ended), pool.slots - ended
     sizes = _sizes(slots, plan, demands, is_counting=is_counting)
     spots = _spots(pool, plan, sizes)
     explainer = Explainer(pool, plan, sizes, [each.name for each in leaving], is_counting=is_counting)

@@ -107,9 +107,12 @@ def rank_of(demand: Demand) -> tuple[int, float, str]:
     return -demand.priority, demand.since, demand.name
 
 
-def make_plan(pool: Pool, demands: tuple[Demand, ...]) -> Plan:
-    """Return the planned size of every job that gets its minimum, and the reason of every job that waits."""
-    lines, waiting = _admit(pool, sorted(demands, key=rank_of))
+def make_plan(pool: Pool, demands: tuple[Demand, ...], ended: int = 0) -> Plan:
+    """Return the planned size of every job that gets its minimum, and the reason of every job that waits.
+
+    `ended` are the slots that processes of ended jobs still occupy.
+    """
+    lines, waiting = _admit(pool, sorted(demands, key=rank_of), ended)
     shares = _Shares(pool, lines)
     budget = pool.slots - sum(line.sizes[0] for line in lines)
     by_priority: dict[int, list[PlanLine]] = defaultdict(list)
@@ -123,11 +126,11 @@ def make_plan(pool: Pool, demands: tuple[Demand, ...]) -> Plan:
 # ---------------------------------------------------------------------------------------------- minimums
 
 
-def _admit(pool: Pool, demands: list[Demand]) -> tuple[list[PlanLine], list[Waiting]]:
+def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine], list[Waiting]]:
     """Give every running job its minimum, then each waiting job in turn, as long as all of them fit."""
     limits = {rule.name: rule.limit for rule in pool.queues if rule.limit is not None}
     floors = {demand.name: sizes_of(demand)[0] for demand in demands}
-    running = {demand.name for demand in demands if demand.granted} - _displaced(pool, demands, floors)
+    running = {demand.name for demand in demands if demand.granted} - _displaced(pool, demands, floors, ended)
     taken = sum(floors[name] for name in running)
     used: dict[str, int] = defaultdict(int)
     for demand in demands:
@@ -158,15 +161,17 @@ def _admit(pool: Pool, demands: list[Demand]) -> tuple[list[PlanLine], list[Wait
     return lines, waiting
 
 
-def _displaced(pool: Pool, demands: list[Demand], floors: dict[str, int]) -> set[str]:
-    """Return jobs that lost so many workers that they cannot reach their minimum: the last ones, until the rest fits.
+def _displaced(pool: Pool, demands: list[Demand], floors: dict[str, int], ended: int) -> set[str]:
+    """Return jobs that were granted workers and do not count as running any more, because the pool lost slots.
 
-    A job that has its minimum is never among them.
+    These are jobs without any worker if not all grants fit, and jobs that lost so many workers that they cannot reach
+    their minimum: the last ones, until the rest fits. A job that has its minimum is never among them.
     """
-    over = sum(floors[demand.name] for demand in demands if demand.granted) - pool.slots
-    displaced = set()
+    fits = ended + sum(max(demand.held, demand.granted) for demand in demands) <= pool.slots
+    displaced = {demand.name for demand in demands if demand.granted and not (fits or demand.held)}
+    over = sum(floors[each.name] for each in demands if each.granted and each.name not in displaced) - pool.slots
     for demand in reversed(demands):
-        if over > 0 and demand.granted and demand.held < floors[demand.name]:
+        if over > 0 and demand.granted and 0 < demand.held < floors[demand.name]:
             displaced.add(demand.name)
             over -= floors[demand.name]
     return displaced

@@ -151,6 +151,16 @@ def test_a_grant_is_taken_back_if_the_slots_vanish_before_the_workers_come() -> 
     assert given(Pool(7), slow, replace(new, held=3, sizes=(2, 4)))["new"].size == 4
 
 
+def test_a_job_without_workers_does_not_go_before_others_when_the_pool_lost_its_slots() -> None:
+    urgent = Demand("urgent", 1, 10, priority=5, since=1.0, held=1, granted=4, planned=4)
+    waits = Demand("waits", 3, 14, priority=5, since=2.0)
+    started = Demand("started", 1, 10, held=0, granted=1, planned=1)
+    first = given(Pool(4), urgent, waits, started)
+    assert [first[name].planned for name in ("urgent", "waits", "started")] == [1, 3, 0]
+    again = (replace(x, granted=first[x.name].size, planned=first[x.name].planned) for x in (urgent, waits, started))
+    assert given(Pool(4), *again) == first
+
+
 def test_jobs_keep_their_minimum_when_the_pool_was_made_too_small() -> None:
     a, b = Demand("a", 4, 8, held=4, granted=4), Demand("b", 4, 8, since=1.0, held=4, granted=4)
     found = given(Pool(6), a, b)
