@@ -45,7 +45,7 @@ class Kept:
     restarts: int = 0
 
 
-class Progress:
+class SpotProgress:
     """The work of one job in time: it trains with some workers, is paused, saves checkpoints, and goes back to one."""
 
     def __init__(self, checkpoint_s: float) -> None:
@@ -89,7 +89,7 @@ class ElasticReplay:
 
     def __init__(self, trace: SpotTrace, costs: Costs) -> None:
         self._trace, self._costs = trace, costs
-        self._progress = Progress(costs.checkpoint_s)
+        self._progress = SpotProgress(costs.checkpoint_s)
         self._job = self._after(None, m.Create("spot", JobSpec(1, SIZE_MAX)))
         self._members: dict[str, MemberId] = {}  # by machine
         self._made = 0
@@ -162,7 +162,7 @@ class RestartReplay:
 
     def __init__(self, trace: SpotTrace, costs: Costs) -> None:
         self._trace, self._costs = trace, costs
-        self._progress = Progress(costs.checkpoint_s)
+        self._progress = SpotProgress(costs.checkpoint_s)
         self._training: frozenset[str] = frozenset()
 
     def run(self) -> Kept:

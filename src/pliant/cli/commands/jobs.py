@@ -239,6 +239,8 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
     show_default=True,
     help="Checkpoint interval, such as 500 (steps), 90s or 2h; never: only when necessary and at the end.",
 )
+@click.option("--queue", metavar="NAME", default="", help="Queue of the pool that grants its workers.  [default: none]")
+@click.option("--priority", metavar="N", type=int, default=0, help="In a queue: higher numbers get workers first.")
 @json_option
 @connection_options
 def create(
@@ -248,6 +250,8 @@ def create(
     wait_limit_s: float | None,
     max_restarts: int,
     checkpoint_every: tuple[int, float],
+    queue: str,
+    priority: int,
     flags: Flags,
     as_json: bool,
 ) -> None:
@@ -268,6 +272,8 @@ def create(
         max_restarts,
         Mode.AUTO,
         checkpoints=CheckpointPolicy(*checkpoint_every),
+        queue=queue,
+        priority=priority,
     )
     with flags.connect() as client:
         done = client.send(name, Create(name, spec))

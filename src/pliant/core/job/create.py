@@ -68,6 +68,9 @@ def _unchangeable(job: Job, spec: JobSpec) -> str:
             f"job {job.name} runs {describe_mode(job.spec.mode)}, which cannot become {describe_mode(spec.mode)}: "
             f"pass {describe_mode(job.spec.mode)}"
         )
+    if spec.queue != job.spec.queue:
+        there = f"queue {job.spec.queue}: pass --queue {job.spec.queue}" if job.spec.queue else "no queue: omit --queue"
+        return f"job {job.name} is in {there}"
     if spec.roles != job.spec.roles and job.agents:
         before, after = describe_roles(job.spec.roles), describe_roles(spec.roles)
         return (

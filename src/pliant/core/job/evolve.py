@@ -54,12 +54,10 @@ def evolve(job: Job | None, event: Event) -> Job:
             return _with_steps(job, event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
-        case m.TargetChanged() | m.Granted():
+        case m.TargetChanged() | m.Granted() | m.WorkersPermitted() | m.PermitReturned():
             return _with_size(job, event)
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
-        case m.WorkersPermitted() | m.PermitReturned():
-            return _with_permits(job, event)
         case m.AgentReadied():
             return change(job, agents=_with_agent(job, event.agent, ports=event.ports))
         case m.AgentDraining():
@@ -71,9 +69,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.SeatEnded() | m.SeatRefilled() | m.LaunchOver():
             return change(job, launch=_launch_after(job, event))
         case m.MemberJoined():
-            members = {**job.members, event.member.id: event.member}
-            permits = _permits_with(job, event.member)
-            return change(job, members=members, joined=event.member.number, terms=event.terms, permits=permits)
+            return change(_with_member(job, event.member), terms=event.terms)
         case m.MemberDraining():
             return _with_draining(job, event)
         case m.MemberGone():
@@ -119,8 +115,7 @@ def _with_task_event(job: Job, event: TaskEvent) -> Job:
     match event:
         case TaskMemberJoined():
             member = Member(event.member, event.number, event.agent, pid=event.pid)
-            members, permits = {**job.members, member.id: member}, _permits_with(job, member)
-            return change(job, tasks=tasks, members=members, joined=event.number, permits=permits)
+            return change(_with_member(job, member), tasks=tasks)
         case ShardDone():
             return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + 1)
         case _:
@@ -243,10 +238,18 @@ def _with_unfinished(job: Job, writing: UnfinishedCheckpoint) -> tuple[Unfinishe
     return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-UNFINISHED_KEPT:])
 
 
-def _with_size(job: Job, event: m.TargetChanged | m.Granted) -> Job:
-    if isinstance(event, m.Granted):
-        return change(job, granted=event.size, granted_why=event.why)
-    return change(job, target=event.target)
+def _with_size(job: Job, event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> Job:
+    match event:
+        case m.TargetChanged():
+            return change(job, target=event.target)
+        case m.Granted():
+            return change(job, granted=event.size, granted_why=event.why)
+        case m.PermitReturned():
+            return change(job, permits={name: agent for name, agent in job.permits.items() if name != event.worker})
+        case m.WorkersPermitted():
+            (known,) = (agent for agent in job.agents if agent.id == event.agent)
+            agents = _with_agent(job, event.agent, permitted=known.permitted + len(event.workers))
+            return change(job, agents=agents, permits=job.permits | dict.fromkeys(event.workers, event.agent))
 
 
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
@@ -266,23 +269,16 @@ def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
     return change(job, agents=(*others, agent), launch=launch, permits=permits)
 
 
-def _with_permits(job: Job, event: m.WorkersPermitted | m.PermitReturned) -> Job:
-    if isinstance(event, m.PermitReturned):
-        return change(job, permits={name: agent for name, agent in job.permits.items() if name != event.worker})
-    (known,) = (agent for agent in job.agents if agent.id == event.agent)
-    agents = _with_agent(job, event.agent, permitted=known.permitted + len(event.workers))
-    return change(job, agents=agents, permits=job.permits | dict.fromkeys(event.workers, event.agent))
-
-
-def _permits_with(job: Job, member: Member) -> dict[MemberId, AgentId]:
-    """Return the permits after a join. A launched worker needs one from then on, as do the others of its launch.
+def _with_member(job: Job, member: Member) -> Job:
+    """Add a member. In a queue a launched worker has a permit from then on, as have the others of its launch.
 
     A member without an agent has none: no agent reports its end.
     """
+    joined = change(job, members={**job.members, member.id: member}, joined=member.number)
     if not job.spec.queue:
-        return job.permits
+        return joined
     known = any(agent.id == member.agent for agent in job.agents)
-    return job.occupants | ({member.id: member.agent} if known else {})
+    return change(joined, permits=job.occupants | ({member.id: member.agent} if known else {}))
 
 
 def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:

@@ -29,10 +29,6 @@ def describe(event: m.Event) -> str:
             return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} joined ({capacity} worker {'slot' if capacity == 1 else 'slots'})"
-        case m.WorkersPermitted(agent=agent, workers=workers):
-            return f"agent {agent} may start {_listed(workers)}"
-        case m.PermitReturned(worker=worker):
-            return f"{worker} has ended; its slot of the pool is free"
         case m.AgentGone(agent=agent, why=why, lost=lost):
             return f"agent {agent} was lost: {why}" if lost else f"agent {agent} left"
         case m.AgentReadied(agent=agent):
@@ -78,7 +74,7 @@ def describe(event: m.Event) -> str:
             return f"the job {describe_state(state)}: {why}"
         case m.SettingsChanged(what=what):
             return f"settings changed: {what}"
-        case m.TargetChanged() | m.Granted():
+        case m.TargetChanged() | m.Granted() | m.WorkersPermitted() | m.PermitReturned():
             return _describe_size(event)
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
@@ -86,10 +82,16 @@ def describe(event: m.Event) -> str:
             return describe_task_event(event) if isinstance(event, TaskEvent) else _describe_checkpoint_event(event)
 
 
-def _describe_size(event: m.TargetChanged | m.Granted) -> str:
-    if isinstance(event, m.TargetChanged):
-        return f"target changed to {event.target.size}"
-    return f"{event.size} {'worker' if event.size == 1 else 'workers'} granted: {event.why}"
+def _describe_size(event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> str:
+    match event:
+        case m.TargetChanged(target=target):
+            return f"target changed to {target.size}"
+        case m.Granted(size=size, why=why):
+            return f"{size} {'worker' if size == 1 else 'workers'} granted: {why}"
+        case m.WorkersPermitted(agent=agent, workers=workers):
+            return f"agent {agent} may start {_listed(workers)}"
+        case m.PermitReturned(worker=worker):
+            return f"{worker} has ended; its slot of the pool is free"
 
 
 def _describe_checkpoint_event(

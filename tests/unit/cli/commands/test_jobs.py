@@ -43,6 +43,16 @@ def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
     assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)
 
 
+def test_a_job_is_created_in_a_queue_and_waits_there(pliant: Pliant) -> None:
+    made = pliant("jobs", "create", "queued", "--workers", "2:4", "--queue", "batch", "--priority", "3")
+    assert (made.code, made.err) == (0, "")
+    spec = pliant("status", "queued", "--json").json["spec"]
+    assert (spec["queue"], spec["priority"]) == ("batch", 3)
+    refused = pliant("jobs", "create", "queued", "--workers", "2:4")
+    assert refused.code != 0
+    assert "job queued is in queue batch: pass --queue batch" in refused.err
+
+
 def test_one_number_of_workers_means_exactly_that_many(pliant: Pliant) -> None:
     made = pliant(
         "jobs", "create", "exact", "--workers", "8", "--wait-limit-s", "60", "--max-restarts", "1", "--json"

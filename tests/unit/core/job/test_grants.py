@@ -239,6 +239,18 @@ def test_the_name_of_a_queue_is_checked() -> None:
     assert bad_spec(JobSpec(1, 2, queue="a b")).startswith("the queue's name is not valid: ")
 
 
-def test_a_changed_queue_is_described() -> None:
-    changed = describe_settings(JobSpec(1, 2), JobSpec(1, 2, queue="batch", priority=2))
-    assert changed == "--queue none -> batch, --priority 0 -> 2"
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("", "batch", "job demo is in no queue: omit --queue; or choose another name with --job"),
+        ("batch", "", "job demo is in queue batch: pass --queue batch; or choose another name with --job"),
+    ],
+)
+def test_a_job_cannot_change_its_queue(before: str, after: str, why: str) -> None:
+    job = with_spec(new_job(), queue=before)
+    found = refused(job, m.Create("demo", replace(job.spec, queue=after)))
+    assert (found.code, found.why) == (Code.EXISTS, why)
+
+
+def test_a_changed_priority_is_described() -> None:
+    assert describe_settings(JobSpec(1, 2, queue="a"), JobSpec(1, 2, queue="a", priority=2)) == "--priority 0 -> 2"
