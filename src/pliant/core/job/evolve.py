@@ -17,7 +17,7 @@ from pliant.core.messages.describe import describe_departure
 from pliant.core.model.checkpoint import UnfinishedCheckpoint
 from pliant.core.model.job import Accusation, Agent, Job, JobState, Member, StateDivergence, WorkerFailure, member_limit
 from pliant.core.model.launch import Launch
-from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.names import AgentId
 from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World, WorldKind
 from pliant.core.tasks.evolve import evolve_tasks, without_member, without_members
