@@ -82,13 +82,13 @@ def test_a_grant_permits_agents_to_start_workers_and_no_more_than_are_granted() 
 
 def test_a_worker_occupies_its_slot_until_its_process_has_ended_although_it_left() -> None:
     job = after(permits_for(2), on_x(1), on_x(2), m.Drain(name(2), 30.0, "spot notice"))
-    assert workers_on(job, X) == ({name(1), name(2)}, {name(2)})
+    assert workers_on(job, X) == (frozenset({name(1), name(2)}), frozenset({name(2)}))
     job, events = pump(job, m.Leave(name(2), 0, "drained"))
     assert permitted(events) == []
-    assert workers_on(job, X) == ({name(1), name(2)}, {name(2)})
+    assert workers_on(job, X) == (frozenset({name(1), name(2)}), frozenset({name(2)}))
     job, events = pump(job, m.Exited(name(2), 0))
     assert permitted(events) == [(X, (name(3),))]
-    assert workers_on(job, X) == ({name(1), name(3)}, frozenset())
+    assert workers_on(job, X) == (frozenset({name(1), name(3)}), frozenset[MemberId]())
 
 
 def test_a_worker_that_crashes_while_another_one_drains_is_replaced_within_the_grant() -> None:
