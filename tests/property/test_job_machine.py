@@ -57,6 +57,8 @@ class JobMachine(RuleBasedStateMachine):
         self.named = 0
         self.now = 0.0
         self.terms = TERMS
+        self.furthest = 0  # the highest step that was ever durable
+        self.target: Target | None = None
 
     # ------------------------------------------------------------------------------------------ the machine
 
@@ -80,6 +82,7 @@ class JobMachine(RuleBasedStateMachine):
             self.again(batch)
         for event in events:
             self.replayed = evolve(self.replayed, EVENTS.decode(EVENTS.encode(event)))
+            self.follow_target(event)
             match event:
                 case m.JobCreated(resumes=False):
                     self.ledger.clear()
@@ -87,6 +90,24 @@ class JobMachine(RuleBasedStateMachine):
                     self.ledger += event.lines
                 case _:
                     pass
+
+    def follow_target(self, event: Event) -> None:
+        """Follow the number of workers: the last of a new attempt, a resize, and an entry passed for the first time."""
+        entries = {step: Target(size) for step, size in self.it.spec.schedule}
+        match event:
+            case m.JobCreated(spec=spec, resumes=resumes):
+                self.furthest = self.furthest if resumes else 0
+                passed = [entries[step] for step in sorted(entries) if step <= self.furthest]
+                self.target = passed[-1] if passed else spec.target or Target(spec.size_max)
+            case m.TargetChanged(target=target, why=""):
+                self.target = target
+            case m.StepsCommitted(lines=committed):
+                for line in committed:
+                    if line.lineage.step > self.furthest:
+                        self.furthest = line.lineage.step
+                        self.target = entries.get(self.furthest, self.target)
+            case _:
+                pass
 
     def decided(self, batch: list[Command]) -> tuple[Event, ...]:
         """Return what the coordinator does with a batch, with every single event held to the invariants of a change."""
@@ -151,7 +172,11 @@ class JobMachine(RuleBasedStateMachine):
         high = data.draw(st.integers(low, 6))
         size = data.draw(st.integers(low, high))
         self.terms = replace(TERMS, verify=data.draw(st.sampled_from([0, 1, 2])))
-        self.ask(m.Create("demo", JobSpec(low, high, Target(size), 60.0, data.draw(st.integers(0, 3)))))
+        restarts = data.draw(st.integers(0, 3))
+        steps = sorted(data.draw(st.sets(st.integers(0, GRID.total_steps), max_size=3)))
+        schedule = tuple((step, data.draw(st.integers(low, high))) for step in steps)
+        target = None if 0 in steps else Target(size)
+        self.ask(m.Create("demo", JobSpec(low, high, target, 60.0, restarts, schedule=schedule)))
 
     @rule(data=st.data())
     def resize(self, data: st.DataObject) -> None:
@@ -172,14 +197,9 @@ class JobMachine(RuleBasedStateMachine):
     @rule(fresh=flips)
     def ask_for_it_again(self, fresh: bool) -> None:
         """Another attempt: from where it stood, or from the beginning."""
-        job = self.it
-        self.ask(
-            m.Create(
-                "demo",
-                JobSpec(job.spec.size_min, job.spec.size_max, job.target, 60.0, job.spec.max_restarts),
-                fresh=fresh,
-            )
-        )
+        spec = self.it.spec
+        target = None if dict(spec.schedule).get(0) else self.it.target
+        self.ask(m.Create("demo", replace(spec, target=target), fresh=fresh))
 
     @rule()
     def wait_too_long(self) -> None:
@@ -343,6 +363,10 @@ class JobMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------ what must hold
 
     @invariant()
+    def the_target_is_the_schedules_until_a_resize_and_the_resizes_until_the_next_entry(self) -> None:
+        assert self.job is None or self.job.target == self.target
+
+    @invariant()
     def the_state_is_sound_and_settled(self) -> None:
         if self.job is None:
             return
@@ -375,7 +399,7 @@ class JobMachine(RuleBasedStateMachine):
         for name in self.job.members:
             assert view_of(self.job, 1, name).known
             assert isinstance(member_state(self.job, name), MemberState)
-        assert not view_of(self.job, 1, MemberId("stranger")).known
+        assert not view_of(self.job, 1, MemberId("unheard-of")).known
         shares = desired_workers(self.job)
         assert list(shares) == [agent.id for agent in self.job.agents]
         assert all(0 <= shares[agent.id] <= agent.capacity for agent in self.job.agents)

@@ -19,13 +19,14 @@ from pliant.cli.local_jobs import (
     remove_interrupted_deletions,
 )
 from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
-from pliant.cli.run.option_types import parse_interval
+from pliant.cli.run.option_types import parse_interval, parse_schedule
 from pliant.core.model.job import JobSpec
 from pliant.credentials import is_missing
 from pliant.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from pliant.client import Client
+    from pliant.core.policy.schedule import Schedule
     from pliant.wire.api import JobLine
 
 AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -289,6 +290,7 @@ def create(
 @click.option("--workers", type=parse_sizes, metavar="MIN:MAX", help="Smallest and largest number of workers.")
 @click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
 @click.option("--priority", metavar="N", type=int, help="Of a job in a queue: higher numbers get workers first.")
+@click.option("--schedule", metavar="STEP:N,...", type=parse_schedule, help="Workers from a step on, or none.")
 @click.option(
     "--wait-limit-s",
     metavar="S",
@@ -325,6 +327,7 @@ def _with_options(
     workers: tuple[int, int] | None,
     spares: int | None,
     priority: int | None,
+    schedule: Schedule | None,
     wait_limit_s: float | None,
     max_restarts: int | None,
     checkpoint_every: tuple[int, float] | None,
@@ -342,6 +345,7 @@ def _with_options(
         target=target,
         spares=spec.spares if spares is None else spares,
         priority=spec.priority if priority is None else priority,
+        schedule=spec.schedule if schedule is None else schedule,
         wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,
         max_restarts=spec.max_restarts if max_restarts is None else max_restarts,
         checkpoints=replace(spec.checkpoints, steps=steps, seconds=seconds, keep=keep),

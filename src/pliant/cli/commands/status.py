@@ -13,6 +13,7 @@ from pliant.cli.connect import Flags, connection_options, job_argument, resolve_
 from pliant.cli.job_poller import JobPoller
 from pliant.cli.output import clean, count, json_option, print_json, print_table, short_time
 from pliant.core.model.view import MemberState
+from pliant.core.policy.schedule import describe_schedule, next_entry
 
 if TYPE_CHECKING:
     from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine
@@ -112,6 +113,7 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
             "workers",
             f"{job.size} {'at work' if found.tasks else 'in the world'}, {job.target} wanted, {sizes} allowed{limit}",
         ),
+        ("schedule", _describe_schedule(found)),
         ("granted", granted),
         ("placement", placement),
         ("shards", _describe_tasks(found)),
@@ -130,6 +132,17 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
     ]
     width = max(len(name) for name, _ in facts)
     return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
+
+
+def _describe_schedule(found: JobStatus) -> str:
+    schedule = found.spec.schedule
+    if not schedule:
+        return ""
+    if not found.live:
+        return f"{describe_schedule(schedule)}; it counts steps once the workers call pliant.join()"
+    entry = next_entry(schedule, found.job.step)
+    then = "no entry is left" if entry is None else f"{count(entry[1], 'worker')} from step {entry[0]}"
+    return f"{describe_schedule(schedule)}; next: {then}"
 
 
 def _describe_tasks(found: JobStatus) -> str:

@@ -15,6 +15,7 @@ from pliant.cli.output import json_option
 from pliant.cli.run import option_types
 from pliant.cli.run.output import JsonOutput, PlainOutput, Verbosity
 from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
+from pliant.core.policy.schedule import describe_schedule
 from pliant.errors import PliantError
 
 FLAGS_WITHOUT_VARIABLE = ("--logs-specs", "--numa-binding")  # torchrun reads a PET_ variable for all others
@@ -35,6 +36,12 @@ PLIANT_OPTIONS = [
         text="Smallest and largest number of workers; 4 means 4:4.",
     ),
     _option("--target", metavar="N", type=click.IntRange(1), text="Number of workers to start with.  [default: MAX]"),
+    _option(
+        "--schedule",
+        metavar="STEP:N,...",
+        type=option_types.parse_schedule,
+        text="Number of workers from a step on, such as 0:2,1000:8, for a live job.",
+    ),
     _option("--spares", metavar="N", type=_COUNT, default=0, text="Standby workers beyond the target."),
     _option("--queue", metavar="NAME", text="Share the coordinator's pool with other jobs, in this queue."),
     _option(
@@ -272,7 +279,9 @@ def _given_options(ctx: click.Context) -> dict[str, str]:
 
 
 def _as_text(value: Any) -> str:
-    return ":".join(map(str, value)) if isinstance(value, tuple) else "yes" if value is True else str(value)
+    if isinstance(value, tuple):
+        return describe_schedule(value) if value and isinstance(value[0], tuple) else ":".join(map(str, value))
+    return "yes" if value is True else str(value)
 
 
 def _with_dashes(name: str) -> str:

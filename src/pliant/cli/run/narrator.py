@@ -49,8 +49,8 @@ class Narrator:
             case m.Launched(launch=launch):
                 yield Line(self._describe_launch(launch))
                 self._launch = launch
-            case m.TargetChanged(target=target):
-                yield Line(f"resizing to {describe_workers(target.size)}")
+            case m.TargetChanged(target=target, why=why):
+                yield Line(f"resizing to {describe_workers(target.size)}{f' ({why})' if why else ''}")
             case m.MemberGone(member=member, how=how, why=why) if how != "left":
                 self._lost.add(member)
                 yield Line(f"worker {member} was {how} ({why})", problem=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from pliant.cli.run.etcd import SCHEME, EtcdUrl, parse_etcd_url
+from pliant.core.policy.schedule import Schedule
 from pliant.errors import BadInput
 
 ENDPOINT_PORT = 29400  # torchrun's
@@ -143,6 +144,17 @@ def parse_interval(text: str) -> tuple[int, float]:
     if found[2] is None:
         return (int(found[1]), 0.0)
     return (0, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]])
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Parse `0:2,1000:8`, workers by the step from which they are wanted, or `none`."""
+    if text.strip() == "none":
+        return ()
+    found = [re.fullmatch(r"(\d{1,15}):(\d{1,9})", part.strip()) for part in text.split(",")]
+    entries = [(int(each[1]), int(each[2])) for each in found if each is not None]
+    if len(entries) < len(found):
+        raise click.BadParameter(f"{text!r} is not a list of STEP:WORKERS, such as 0:2,1000:8, or none.")
+    return tuple(entries)
 
 
 def parse_notice(text: str) -> str:

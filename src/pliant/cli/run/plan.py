@@ -31,6 +31,7 @@ from pliant.cli.run.endpoint import (
 from pliant.cli.run.etcd import EtcdUrl, apply_etcd, store_of
 from pliant.cli.run.option_types import SIGNALS, EndpointAddress, RdzvConf, checkpoint_place
 from pliant.core.model.names import NAME_MAX, bad_name
+from pliant.core.policy.schedule import Schedule, bad_schedule
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class RunOptions:
     job: str | None = None
     workers: tuple[int, int] | None = None
     target: int | None = None
+    schedule: Schedule = ()
     spares: int = 0
     queue: str | None = None
     priority: int = 0
@@ -179,6 +181,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
             chaos_allowed=options.chaos,
             queue=options.queue or "",
             priority=options.priority,
+            schedule=options.schedule,
         ),
         script=script,
         capacity=sizes.capacity,
@@ -356,6 +359,8 @@ def job_sizes(options: RunOptions, machine: MachineFacts, roles: Mapping[str, in
         raise BadInput(f"--workers must be MIN:MAX with 1 <= MIN <= MAX, not {low}:{high}.{swapped(low, high)}")
     if options.target is not None and not low <= options.target <= high:
         raise BadInput(f"--target must be between {low} and {high}, not {options.target}.")
+    if wrong := bad_schedule(options.schedule, low, high):
+        raise BadInput(f"--schedule: {wrong}.")
     named = sum(count for role, count in roles.items() if role != "worker")
     if named >= high:
         raise BadInput(f"--role names {named} of at most {high} workers. At least one plain worker is required.")

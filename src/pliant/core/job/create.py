@@ -95,7 +95,7 @@ def _can_switch_mode(job: Job, mode: Mode) -> bool:
 
 def _target_after(job: Job, spec: JobSpec) -> Target:
     """Return the target under the new sizes. The choice of a resize stays, within the sizes."""
-    if job.target == job.spec.initial_target:
-        return spec.initial_target
+    if job.target == job.spec.target_at(job.furthest_step):
+        return spec.target_at(job.furthest_step)
     size = max(spec.size_min, min(job.target.size, spec.size_max))
     return job.target if size == job.target.size else Target(size)

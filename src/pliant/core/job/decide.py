@@ -41,9 +41,10 @@ from pliant.core.job.validation import (
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.messages.describe import describe_difference, describe_failing
 from pliant.core.model.fingerprint import fingerprint_difference
-from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
+from pliant.core.model.job import Job, JobState, Member, Mode, Target, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.policy.schedule import passed_entry
 from pliant.core.tasks.decide import decide_task
 from pliant.core.tasks.messages import ShardOverdue, ShardProgress, TaskCommand
 
@@ -305,9 +306,9 @@ def _progress(
     if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
         events += (m.HoldersChanged(now, command.generation, holders),)
     if fresh:
-        events += (
-            m.StepsCommitted(now, command.generation, command.member, fresh, accept_pauses(command.pauses, fresh)),
-        )
+        pauses = accept_pauses(command.pauses, fresh)
+        committed = m.StepsCommitted(now, command.generation, command.member, fresh, pauses)
+        events += (committed, *_scheduled_target(job, committed))
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
         why = (
             f"all {head.step} steps are committed"
@@ -319,6 +320,14 @@ def _progress(
         why = f"{command.finished[:FINISHED_MAX]}, after step {head.step} of {job.terms.grid.total_steps}"
         events += (m.StateChanged(now, JobState.FINISHED, why, last_step=head.step),)
     return events
+
+
+def _scheduled_target(job: Job, committed: m.StepsCommitted) -> tuple[m.TargetChanged, ...]:
+    """Return the target of the schedule's entry that these steps pass for the first time."""
+    entry = passed_entry(job.spec.schedule, job.furthest_step, committed.lines[-1].lineage.step)
+    if entry is None or job.target == Target(entry[1]):
+        return ()
+    return (m.TargetChanged(committed.at, Target(entry[1]), f"scheduled from step {entry[0]}"),)
 
 
 def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
@@ -386,7 +395,9 @@ def _publish_before_deadline(job: Job, command: m.Publish, world: World, now: fl
         return Rejection(Code.NOT_NEXT, f"step {fresh[-1].lineage.step} is not committed: {why}")
     committed = m.StepsCommitted(now, world.number, command.member, fresh)
     published = checkpoints.publish(evolve(job, committed), command, world, now)
-    return (committed, *published) if not isinstance(published, Rejection) and published else published
+    if isinstance(published, Rejection) or not published:
+        return published
+    return (committed, *_scheduled_target(job, committed), *published)
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:

@@ -140,7 +140,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
     created = Job(
         name=event.name,
         spec=event.spec,
-        target=event.spec.initial_target,
+        target=event.spec.target_at(job.furthest_step if job is not None and event.resumes else 0),
         attempt=event.attempt,
         created_at=event.at if job is None else job.created_at,
         state_since=event.at,

@@ -13,6 +13,7 @@ from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import FailingSlots, Job, JobSpec, Mode, Target, Terms
 from pliant.core.model.names import MEMBER_NAME_MAX, bad_name
 from pliant.core.model.world import World
+from pliant.core.policy.schedule import bad_schedule
 
 GRACE_MAX_S = 30 * 86400.0
 WAIT_MAX_S = 365 * 86400.0
@@ -58,9 +59,20 @@ def bad_spec(spec: JobSpec) -> str:
         return f"max_restarts cannot be negative; got {spec.max_restarts}"
     if not 0 <= spec.spares <= SIZE_MAX:
         return f"spares must be 0 to {SIZE_MAX}; got {spec.spares}"
-    if wrong := _bad_policy(spec.checkpoints) or _bad_roles(spec) or bad_target(low, high, spec.initial_target):
+    if wrong := _bad_schedule(spec) or _bad_policy(spec.checkpoints) or _bad_roles(spec):
         return wrong
-    return _bad_queue(spec)
+    return bad_target(low, high, spec.target or spec.initial_target) or _bad_queue(spec)
+
+
+def _bad_schedule(spec: JobSpec) -> str:
+    if spec.schedule and spec.mode in (Mode.RELAUNCH, Mode.TASKS):
+        return f"a schedule counts the steps of a live job, and mode {spec.mode.value} has none: remove --schedule"
+    if spec.schedule and spec.target is not None and not spec.schedule[0][0]:
+        return (
+            f"the schedule begins with {spec.schedule[0][1]} workers at step 0, and the target is {spec.target.size}: "
+            "pass one of them"
+        )
+    return bad_schedule(spec.schedule, spec.size_min, spec.size_max)
 
 
 def _bad_queue(spec: JobSpec) -> str:

@@ -11,12 +11,13 @@ from pliant.core.job.validation import TERM_NAMES
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, JobSpec, JobState, Mode, Terms
+from pliant.core.policy.schedule import describe_schedule
 from pliant.core.tasks.describe import describe_task_event
 from pliant.core.tasks.messages import TaskEvent
 
 NAMES_MAX = 8  # the rest are counted
 # Fields of JobSpec that are not plain options of the same name.
-_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed")
+_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed", "schedule")
 PLAIN_SETTINGS = tuple(field.name for field in fields(JobSpec) if field.name not in _OTHER_SETTINGS)
 
 
@@ -25,8 +26,13 @@ def describe(event: m.Event) -> str:
     match event:
         case m.JobCreated():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-            size = f"{event.spec.size_min} to {event.spec.size_max} workers, {event.spec.initial_target.size} wanted"
-            return f"job {event.name} created{again}: {size}"
+            spec = event.spec
+            size = (
+                f"schedule {describe_schedule(spec.schedule)}"
+                if spec.schedule
+                else f"{spec.initial_target.size} wanted"
+            )
+            return f"job {event.name} created{again}: {spec.size_min} to {spec.size_max} workers, {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} joined ({capacity} worker {'slot' if capacity == 1 else 'slots'})"
         case m.AgentGone(agent=agent, why=why, lost=lost):
@@ -84,8 +90,8 @@ def describe(event: m.Event) -> str:
 
 def _describe_size(event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> str:
     match event:
-        case m.TargetChanged(target=target):
-            return f"target changed to {target.size}"
+        case m.TargetChanged(target=target, why=why):
+            return f"target changed to {target.size}{f' ({why})' if why else ''}"
         case m.Granted(size=size, why=why):
             return f"{size} {'worker' if size == 1 else 'workers'} granted: {why}"
         case m.WorkersPermitted(agent=agent, workers=workers):
@@ -126,6 +132,7 @@ def setting_options(spec: JobSpec) -> dict[str, str]:
     return {
         "--workers": f"{spec.size_min}:{spec.size_max}",
         **{f"--{name.replace('_', '-')}": _setting(getattr(spec, name)) for name in PLAIN_SETTINGS},
+        "--schedule": describe_schedule(spec.schedule) or "none",
         "--role": describe_roles(spec.roles),
         "--checkpoint-every": every,
         "--checkpoint-keep": str(policy.keep),

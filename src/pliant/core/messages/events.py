@@ -38,8 +38,11 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
+    """Another number of workers is wanted. `why` is empty if a person asked for it."""
+
     at: float
     target: Target
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

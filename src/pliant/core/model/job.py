@@ -17,6 +17,7 @@ from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
+from pliant.core.policy.schedule import Schedule, scheduled_size
 from pliant.core.tasks.model import TaskState
 
 
@@ -82,10 +83,16 @@ class JobSpec:
     chaos_allowed: bool = False  # `pliant chaos` may inject faults
     queue: str = ""  # the queue of the pool that grants its workers; empty: none, and it takes what its agents have
     priority: int = 0  # among the jobs of the pool, higher first
+    schedule: Schedule = ()  # the target from a step on, as (step, size); empty: the target stays
 
     @property
     def initial_target(self) -> Target:
-        return self.target or Target(self.size_max)
+        return self.target_at(0)
+
+    def target_at(self, step: int) -> Target:
+        """Return the target that the settings name for a job whose history reached `step`."""
+        size = scheduled_size(self.schedule, step)
+        return self.target or Target(self.size_max) if size is None else Target(size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,18 @@ def test_settings_that_are_named_change_and_the_others_stay(pliant: Pliant) -> N
     assert "tuned has these settings already." in pliant("jobs", "set", "tuned", "--spares", "2").out
 
 
+def test_a_schedule_is_set_shown_and_removed(running: Running, pliant: Pliant) -> None:
+    peopled(running, "planned")
+    done = pliant("jobs", "set", "planned", "--schedule", "1:3,50:4")
+    assert (done.code, done.out) == (0, "planned: --schedule none -> 1:3,50:4\n")
+    assert "schedule    1:3,50:4; next: 4 workers from step 50" in pliant("status", "planned").out
+    assert "from step 1 on, outside 2 to 4" in pliant("jobs", "set", "planned", "--schedule", "1:9").err
+    pliant("jobs", "set", "planned", "--schedule", "1:3")
+    assert "schedule    1:3; next: no entry is left" in pliant("status", "planned").out
+    assert pliant("jobs", "set", "planned", "--schedule", "none").code == 0
+    assert "schedule" not in pliant("status", "planned").out
+
+
 def test_a_change_of_nothing_or_of_a_job_that_has_ended_is_refused(pliant: Pliant) -> None:
     pliant("jobs", "create", "over", "--workers", "2", "--json")
     assert "Name at least one setting to change" in pliant("jobs", "set", "over").err

@@ -39,6 +39,8 @@ def test_training_starts_grows_loses_a_worker_and_shrinks(story: Story) -> None:
     assert story.enters(2, A, kind=WorldKind.ROLLBACK) == ["training starts with 1 worker"]
     assert story.enters(3, A, B) == ["training goes on with 2 workers (b joined)"]
     assert story.tell(m.TargetChanged(NOW, Target(3))) == ["resizing to 3 workers"]
+    scheduled = m.TargetChanged(NOW, Target(3), "scheduled from step 9")
+    assert story.tell(scheduled) == ["resizing to 3 workers (scheduled from step 9)"]
     assert story.enters(4, A, B, C) == ["training goes on with 3 workers (c joined)"]
     lost = m.MemberGone(NOW, B, "lost", "its process ended with signal 9")
     assert story.tell(m.WorldBroken(NOW, 4, True, "b died"), lost) == [

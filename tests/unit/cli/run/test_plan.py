@@ -180,6 +180,12 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
     )
 
 
+def test_a_schedule_is_part_of_the_settings_and_of_the_command(ran: Ran) -> None:
+    run("--workers", "1:4", "--schedule", "0:1, 20:4", "train.py")
+    assert ran.plan.spec.schedule == ((0, 1), (20, 4))
+    assert ran.plan.command.options["--schedule"] == "0:1,20:4"
+
+
 @pytest.mark.parametrize("flag", ["--nproc-per-node=3", "--nproc_per_node=3", "--nproc_per-node=3"])
 def test_a_flag_has_both_spellings(ran: Ran, flag: str) -> None:
     run(flag, "train.py", "--its_own")
@@ -202,6 +208,12 @@ def test_a_flag_has_both_spellings(ran: Ran, flag: str) -> None:
         (("--nnodes", "3:2", "train.py"), "--nnodes must be N or MIN:MAX with 1 <= MIN <= MAX, not 3:2"),
         (("--workers", "0", "train.py"), "--workers must be MIN:MAX with 1 <= MIN <= MAX"),
         (("--workers", "2:4", "--target", "5", "train.py"), "--target must be between 2 and 4, not 5"),
+        (("--schedule", "0-2", "train.py"), "'0-2' is not a list of STEP:WORKERS, such as 0:2,1000:8, or none."),
+        (("--schedule", "0:2,", "train.py"), "'0:2,' is not a list of STEP:WORKERS"),
+        (
+            ("--workers", "2:4", "--schedule", "0:2,50:5", "train.py"),
+            "--schedule: the schedule asks for 5 workers from step 50 on, outside 2 to 4: change 50:5, or --workers.",
+        ),
         (("--nproc-per-node", "0", "train.py"), "must be a number from 1, auto, cpu, gpu or xpu, not '0'"),
         (("--nproc-per-node", "xpu", "train.py"), "Pass a number of workers instead."),
         (("--rdzv-endpoint", "a:b", "train.py"), "is not HOST or HOST:PORT"),
