@@ -146,6 +146,9 @@ bench-spot: $(STAMP)  ## Compare the work kept on spot machines with restarts, o
 bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each change
 	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
 
+bench-noise: $(STAMP)  ## Measure the cost of a gradient noise scale
+	$(BIN)/python bench/noise.py
+
 bench-overhead: $(STAMP)  ## Compare a step with raw DDP and, if it is installed, torchft
 	$(BIN)/python bench/overhead.py
 

@@ -8,6 +8,7 @@ from frames import fake
 from frames.story import FEATURES, FramePlan, Story, points
 from live.reports import say
 from pliant.train.live.data.tools import Arrays
+from pliant.train.live.noise import NoiseScale
 
 Plan = FramePlan
 
@@ -22,7 +23,8 @@ def train(plan: FramePlan) -> None:
     x, y = points(plan)
     data = Arrays(x.astype(np.float64), y.astype(np.float64))
     with fake.join() as job:
-        run = job.train(frame, data, **plan.arguments)
+        noise = NoiseScale()
+        run = job.train(frame, data, state={"noise": noise}, **plan.arguments)
         say(joined=True)
         for x, y in run:
             story.at("forward", run)
@@ -34,7 +36,8 @@ def train(plan: FramePlan) -> None:
                 if plan.evaluate and run.step_number % 10 == 0:
                     totals = run.evaluate(sums, data, batch_size=7)
                     say(evaluated=run.step_number, count=totals["count"], total=totals["total"])
-        story.done([*frame.arrays_now, *frame.momentum, frame.mean])
+        measured = noise.state_dict()
+        story.done([*frame.arrays_now, *frame.momentum, frame.mean], also=list(measured.values()), noise=measured)
 
 
 def sums(batch: tuple[Any, Any]) -> dict[str, Any]:

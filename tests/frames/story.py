@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -76,10 +77,10 @@ class Story:
         if not (Path(self.plan.folder) / "fast").exists():
             _NEVER.wait(self.plan.pace_s)
 
-    def done(self, arrays: list[Any], rate: float = 0.0, **more: object) -> None:
-        """Tell the end: a digest of the whole state, and the weights."""
+    def done(self, arrays: list[Any], rate: float = 0.0, also: Sequence[float] = (), **more: object) -> None:
+        """Tell the end: a digest of the whole state with what is in it `also`, and the weights."""
         found = blake2b(digest_size=16)
-        for array in arrays:
+        for array in [*arrays, np.array(also)]:
             found.update(np.ascontiguousarray(array).tobytes())
         weights = [float(value) for array in arrays for value in np.asarray(array, np.float64).reshape(-1)]
         say(done=True, digest=found.hexdigest(), weights=weights, scheduler=0, steps=0, rate=rate, **more)

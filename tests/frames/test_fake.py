@@ -60,7 +60,8 @@ def test_deterministic_bits_are_equal_alone_with_two_three_and_after_kills(
         c.in_world_of(2)
         ends = crowd.finished(a, c)
         assert crowd.audit().code == 0
-    assert ends[0]["digest"] == bits
+    assert ends[0]["digest"] == bits  # the noise scale is part of it
+    assert ends[0]["noise"]["measured"] == 30
 
 
 def test_everybody_is_killed_and_the_job_resumes_from_its_checkpoint(home: Path, fakes: ForkServer) -> None:

@@ -12,9 +12,11 @@
 This package holds the code that needs jax. The loop is in `pliant.train.live`. It does not import other adapters.
 """
 
+from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.jax.job import JaxJob, join
 from pliant.jax.run import JaxRun
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
+from pliant.train.live.noise import NoiseScale
 
-__all__ = ["Arrays", "JaxJob", "JaxRun", "Left", "join"]
+__all__ = ["Arrays", "JaxJob", "JaxRun", "Left", "NoiseScale", "join", "scaled_rate", "warmed_up_rate"]

@@ -10,9 +10,11 @@
 This package holds the code that needs keras. The loop is in `pliant.train.live`. It does not import other adapters.
 """
 
+from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.keras.job import KerasJob, join
 from pliant.keras.run import KerasRun
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
+from pliant.train.live.noise import NoiseScale
 
-__all__ = ["Arrays", "KerasJob", "KerasRun", "Left", "join"]
+__all__ = ["Arrays", "KerasJob", "KerasRun", "Left", "NoiseScale", "join", "scaled_rate", "warmed_up_rate"]

@@ -12,8 +12,10 @@ This package holds the code that needs torch. The protocol is in `pliant.core`, 
 not import other adapters.
 """
 
+from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.torch.job import TrainingJob, device, join
 from pliant.torch.run import Run
 from pliant.train.live.errors import Left
+from pliant.train.live.noise import NoiseScale
 
-__all__ = ["Left", "Run", "TrainingJob", "device", "join"]
+__all__ = ["Left", "NoiseScale", "Run", "TrainingJob", "device", "join", "scaled_rate", "warmed_up_rate"]

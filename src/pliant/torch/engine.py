@@ -41,6 +41,12 @@ class TorchEngine:
     def settle(self) -> None:
         self.optimizers.settle()
 
+    def part_square(self) -> float:
+        return self.reducer.gradient_square() / self.optimizers.loss_scale**2
+
+    def whole_square(self, _reduced: ReducedGradient) -> float:
+        return self.part_square()
+
     def apply(self, reduced: ReducedGradient, *, skip: bool) -> None:
         self.buffers.apply(reduced.buffers, reduced.weight, skip=skip)
         if not skip:

@@ -33,6 +33,7 @@ from pliant.train.group.contract import GroupWiring
 from pliant.train.live import arguments
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
+from pliant.train.live.noise import noise_scale_of
 from pliant.train.reduce.metrics import StepMetrics
 
 
@@ -151,7 +152,10 @@ class TrainingJob(LiveJob):
         terms = self._terms(grid, options, (*extra_terms(bare, optimizers, indices, others), *self._library_term))
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
-        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint)
+        noise = noise_scale_of(others.values())
+        if noise is not None and optimizers.turns:
+            raise BadInput("NoiseScale measures one gradient, but optimizers that take turns have several. Remove it.")
+        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, noise)
         self._start(join, stall_s)
         return self._opened(Run(loop, model, optimizers, others.values(), *self._evaluation, where))
 

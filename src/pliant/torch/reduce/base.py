@@ -214,6 +214,15 @@ class Reducer(ABC):
 
     # ------------------------------------------------------------------------------------------ the result
 
+    def gradient_square(self) -> float:
+        """Return the square of the norm of what `.grad` holds."""
+        grads = [grad for param in self.params if (grad := param.grad) is not None]
+        if not grads:
+            return 0.0
+        wide = [grad if grad.dtype in (torch.float32, torch.float64) else grad.float() for grad in grads]
+        norms = torch.stack([norm.double() for norm in torch._foreach_norm(wide)])
+        return norms.square().sum().item()
+
     def write_gradients(self, reduced: ReducedGradient) -> None:
         """Write the global mean to `.grad`. The sums stay, for a member that missed the step."""
         scale = 1.0 / reduced.weight if reduced.weight else 0.0

@@ -88,6 +88,11 @@ class Optimizers:
     def scaled(self, loss: Tensor) -> Tensor:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
+    @property
+    def loss_scale(self) -> float:
+        """The factor by which `scaled` multiplies the loss."""
+        return 1.0 if self._scaler is None else self._scaler.get_scale()
+
     def unscale(self) -> None:
         """Unscale the global gradient, so that user code and clipping get its true values."""
         if self._scaler is not None:

@@ -157,6 +157,12 @@ class Engine(Protocol):
     def settle(self) -> None:
         """Wait for what `can_step` did not wait for, and raise like it. Called before the boundary after a step."""
 
+    def part_square(self) -> float:
+        """Return the square of the norm of the current part's gradient."""
+
+    def whole_square(self, reduced: Any) -> float:
+        """Return the square of the norm of the global gradient, once it was offered to user code."""
+
     def apply(self, reduced: Any, *, skip: bool) -> None:
         """Apply the global gradient to the state, unless the step is skipped."""
 

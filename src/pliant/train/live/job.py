@@ -40,6 +40,7 @@ from pliant.train.live.engine import Engine, LiveState, PartLoader
 from pliant.train.live.errors import Left, NonFiniteGradient, hide_own_frames
 from pliant.train.live.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.train.live.loop import Loop
+from pliant.train.live.noise import NoiseScale
 from pliant.train.live.options import VerifyOptions
 from pliant.train.live.replay import Replay
 from pliant.train.live.run import LiveRun
@@ -206,6 +207,7 @@ class LiveJob(ABC):
         parts: MicroBatcher,
         indices: SampleIndices,
         fingerprint: Fingerprint,
+        noise: NoiseScale | None,
     ) -> Loop:
         """Build the training loop and everything that it uses; nothing is started yet."""
         self._indices = indices
@@ -215,7 +217,9 @@ class LiveJob(ABC):
         session = self._connect(terms, state_lock, engine.state, checkpoints)
         hashes = StateHash(engine.state, options.verify)
         tools = (engine, loader, state_lock, checkpoints, logged, parts, hashes)
-        loop = self._loop = Loop(session, *tools, expected=indices.expected, checks=options.checks, seed=terms.seed)
+        loop = self._loop = Loop(
+            session, *tools, expected=indices.expected, checks=options.checks, noise=noise, seed=terms.seed
+        )
         if (file := self._worker.replay_file) is not None:
             loop.replay = Replay(self._worker.replay_to or 0, file, terms, fingerprint, hashes)
         return loop

@@ -35,6 +35,7 @@ from pliant.train.group.contract import GroupBroken
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, PartLoader, StepGradient, StepGroup
 from pliant.train.live.errors import Left
+from pliant.train.live.noise import NoiseScale
 from pliant.train.live.replay import Replay
 from pliant.train.live.state_hash import StateHash
 from pliant.train.reduce.control_row import ControlRow
@@ -71,6 +72,7 @@ class Loop:
         hashes: StateHash,
         *,
         expected: Callable[[int], int],
+        noise: NoiseScale | None,
         seed: int,
         checks: Callable[[int, int, s.Shares], Sequence[SpotCheck]],
     ) -> None:
@@ -95,6 +97,8 @@ class Loop:
         self._loader = loader
         self._state_lock = state_lock
         self._expected = expected  # returns the digest that a step's samples must have
+        self._noise = noise
+        self._whole_square = 0.0  # of the gradient that is ready to be applied; only with `noise`
         self._seed = seed
         self._micro_batcher = parts
         self._hashes = hashes
@@ -317,6 +321,10 @@ class Loop:
             self._finish_spot(loaded.micro_batch.slots[0])
             return None
         weight = self._reducer.weight
+        if self._noise is not None:
+            counted = 0.0 if self._idle else weight
+            square = self._engine.part_square() if counted else 0.0
+            self.logged.log(self._noise.log_of_part(square, counted))
         self._buffers.end_part(weight, drop=self._idle or not weight)
         if self._idle or not weight:
             self._reducer.drop_part()
@@ -386,6 +394,8 @@ class Loop:
 
     def _offer_gradient(self, reduced: StepGradient) -> StepGradient:
         self._reducer.write_gradients(reduced)
+        if self._noise is not None:
+            self._whole_square = self._engine.whole_square(reduced)
         self.ready = reduced
         return reduced
 
@@ -485,6 +495,8 @@ class Loop:
         self._reducer.drop_part()
         self._forget_kept()
         self.metrics = dict(zip(names, reduced.means, strict=False))
+        if self._noise is not None:
+            self._noise.apply(self.metrics, self._whole_square, reduced.weight)
         self.applied, self._line = self._line, None
         self._in_step = False
         self.moved = True

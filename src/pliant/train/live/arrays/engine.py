@@ -11,7 +11,7 @@ import numpy as np
 
 from pliant.core.data.grid import Grid
 from pliant.train.live.arguments import IGNORE, RAISE
-from pliant.train.live.arrays.frame import Frame, Gradients, aligned
+from pliant.train.live.arrays.frame import Frame, Gradients, aligned, sum_of_squares
 from pliant.train.live.arrays.moves import ArrayMoves
 from pliant.train.live.arrays.reducer import ArrayReducer, FloatingArrayReducer, SummedArrays
 from pliant.train.live.arrays.state import ArrayState, StatefulObject, as_leaf, from_leaf
@@ -84,16 +84,20 @@ class ArrayEngine:
         views = self.reducer.layout.views(reduced.flat)
         return [view if mark else None for view, mark in zip(views, reduced.marks, strict=True)]
 
+    def part_square(self) -> float:
+        return sum_of_squares(self.reducer.part_arrays(), self.reducer.layout.dtype)
+
+    def whole_square(self, reduced: SummedArrays) -> float:
+        return sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype) * _scale(reduced) ** 2
+
     def apply(self, reduced: SummedArrays, *, skip: bool) -> None:
         self.reducer.offered = None
         if skip:
             return
         self.buffers.apply(reduced.moves, reduced.weight)
-        weight = reduced.own_weight if reduced.flat is None else 1.0
-        scale = weight / reduced.weight if reduced.weight else 0.0
+        scale = _scale(reduced)
         if self._clip_norm is not None:
-            squares = [float(np.vdot(each, each)) for each in self._gradients(reduced) if each is not None]
-            norm = math.sqrt(math.fsum(squares)) * scale
+            norm = math.sqrt(sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype)) * scale
             scale *= min(1.0, self._clip_norm / (norm + 1e-6))
         if reduced.flat is None and reduced.own is not None:
             self.frame.apply_own(reduced.own, scale)
@@ -118,3 +122,9 @@ class ArrayEngine:
         flat = aligned(len(value["flat"]), value["flat"].dtype)
         flat[:] = value["flat"]
         return SummedArrays(flat, value["moves"], value["marks"], value["weight"], tuple(value["means"]))
+
+
+def _scale(reduced: SummedArrays) -> float:
+    """Return the factor from the sums of a step to its mean."""
+    weight = reduced.own_weight if reduced.flat is None else 1.0
+    return weight / reduced.weight if reduced.weight else 0.0

@@ -107,3 +107,9 @@ def multiply_into(grad: Array, factor: float, out: Array) -> None:
     else:
         out[...] = grad
         out *= out.dtype.type(factor)
+
+
+def sum_of_squares(arrays: Gradients, dtype: npt.DTypeLike) -> float:
+    """Return the square of the norm of arrays together, each summed in `dtype`."""
+    flat = [np.asarray(each, dtype).reshape(-1) for each in arrays if each is not None]
+    return math.fsum(float(np.dot(each, each)) for each in flat)

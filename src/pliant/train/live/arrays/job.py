@@ -24,6 +24,7 @@ from pliant.train.live.data.source import open_source
 from pliant.train.live.data.tools import Arrays, ArrayTools
 from pliant.train.live.job import LiveJob
 from pliant.train.live.loop import Loop
+from pliant.train.live.noise import noise_scale_of
 from pliant.train.live.options import VerifyOptions
 from pliant.train.reduce.metrics import StepMetrics
 
@@ -110,7 +111,8 @@ class ArrayJob(LiveJob):
         )
         terms = self._terms(grid, options, extra)
         fingerprint = frame.bits() if given.deterministic and not given.other_bits else ()
-        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, fingerprint)
+        noise = noise_scale_of(others.values())
+        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, fingerprint, noise)
         self._start(Join(self.member, self._agent, terms, fingerprint=fingerprint), given.stall_s)
         return loop, engine
 

@@ -88,7 +88,7 @@ class ArrayReducer(ABC):
         """Take a part's gradients, as the framework has them."""
         self._grads, self._now = grads, None
 
-    def _arrays(self) -> Gradients:
+    def part_arrays(self) -> Gradients:
         """Return the gradients of the current part; all None if it has none."""
         if self._now is None:
             self._now = [None] * self._count if self._grads is None else self._frame.arrays(self._grads)
@@ -111,7 +111,7 @@ class ArrayReducer(ABC):
         self.drop_part()
 
     def _gradients_hash(self) -> int:
-        arrays = self._arrays()
+        arrays = self.part_arrays()
         marks = bytes(grad is not None for grad in arrays)
         return arrays_hash([grad for grad in arrays if grad is not None], struct.pack("<d", self._factor) + marks)
 
@@ -155,7 +155,7 @@ class FloatingArrayReducer(ArrayReducer):
     def end_part(self) -> None:
         if not self._kept:
             self._kept = self.layout.views(aligned(self.layout.numel, self.layout.dtype))
-        for index, (grad, kept) in enumerate(zip(self._arrays(), self._kept, strict=True)):
+        for index, (grad, kept) in enumerate(zip(self.part_arrays(), self._kept, strict=True)):
             if grad is None:
                 continue
             if index in self._in_kept:
@@ -212,7 +212,7 @@ class FloatingArrayReducer(ArrayReducer):
     def _fill(self, wire: Array) -> list[float]:
         """Write the weighted gradients, and return a mark for each trained array that has one."""
         marks = []
-        for index, (grad, view) in enumerate(zip(self._arrays(), self.layout.views(wire), strict=True)):
+        for index, (grad, view) in enumerate(zip(self.part_arrays(), self.layout.views(wire), strict=True)):
             if grad is not None:
                 multiply_into(grad, self._factor, view)
                 if index in self._in_kept:
@@ -228,7 +228,7 @@ class FloatingArrayReducer(ArrayReducer):
         """Reduce in a world of one with one part: its gradients are the mean already, and stay in the framework."""
         moves = np.zeros(self._moves.numel, self.layout.dtype)
         self._moves.fill(moves)
-        arrays = self._arrays()
+        arrays = self.part_arrays()
         return SummedArrays(
             None,
             moves,

@@ -99,7 +99,7 @@ class TreeArrayReducer(ArrayReducer):
         if self._slot is None:
             return
         leaf = self._take_room()
-        arrays = self._arrays()
+        arrays = self.part_arrays()
         for grad, view in zip(arrays, self.layout.views(leaf), strict=True):
             if grad is None:
                 view[...] = 0
