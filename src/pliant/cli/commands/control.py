@@ -41,6 +41,7 @@ def resize(job: str | None, size: str | None, places: tuple[tuple[str, int], ...
     from pliant.core.messages import Resize
     from pliant.core.model.job import Target
     from pliant.core.model.names import AgentId
+    from pliant.core.policy.schedule import next_entry
 
     name, size = (resolve_job(job), size) if places else resolve_job_and_argument(job, size)
     if (size is None) == (not places):
@@ -57,11 +58,14 @@ def resize(job: str | None, size: str | None, places: tuple[tuple[str, int], ...
             if count > room[agent]:
                 raise BadInput(f"Agent {agent} can run {room[agent]} workers, not {count}.")
         done = client.send(name, Resize(target))
+        found = client.job(name)
     if as_json:
         print_json({"job": name, "target": target, "revision": done.revision})
     else:
         where = f" ({', '.join(f'{count} on {agent}' for agent, count in placement)})" if placement else ""
-        click.echo(f"{name}: target set to {target.size} workers{where}.")
+        entry = next_entry(found.spec.schedule, found.job.step)
+        until = "" if entry is None else f", until step {entry[0]} of its schedule"
+        click.echo(f"{name}: target set to {target.size} workers{where}{until}.")
 
 
 @click.command()

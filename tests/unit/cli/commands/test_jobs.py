@@ -90,6 +90,7 @@ def test_a_schedule_is_set_shown_and_removed(running: Running, pliant: Pliant) -
     assert (done.code, done.out) == (0, "planned: --schedule none -> 1:3,50:4\n")
     assert "schedule    1:3,50:4; next: 4 workers from step 50" in pliant("status", "planned").out
     assert "from step 1 on, outside 2 to 4" in pliant("jobs", "set", "planned", "--schedule", "1:9").err
+    assert pliant("resize", "planned", "2").out == "planned: target set to 2 workers, until step 50 of its schedule.\n"
     pliant("jobs", "set", "planned", "--schedule", "1:3")
     assert "schedule    1:3; next: no entry is left" in pliant("status", "planned").out
     assert pliant("jobs", "set", "planned", "--schedule", "none").code == 0
