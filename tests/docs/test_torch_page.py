@@ -9,6 +9,7 @@ import pliant.torch
 from pliant.train.live.run import LiveRun
 from tidy.files import ROOT
 
+PLAIN = ("join", "device", "Left", "NoiseScale", "scaled_rate", "warmed_up_rate")  # called by themselves
 SIGNATURE = re.compile(r"^`((?:pliant|job|run)\.\w+\(.*\))`$", re.MULTILINE)
 
 
@@ -35,7 +36,7 @@ def public(cls: type) -> dict[str, Any]:
 
 def there() -> set[str]:
     """Every call that a user can make."""
-    found = {shown("pliant", name, getattr(pliant.torch, name)) for name in ("join", "device", "Left")}
+    found = {shown("pliant", name, getattr(pliant.torch, name)) for name in PLAIN}
     for prefix, cls in (("job", pliant.torch.TrainingJob), ("run", pliant.torch.Run)):
         found |= {shown(prefix, name, value) for name, value in public(cls).items() if inspect.isfunction(value)}
     return found

@@ -64,6 +64,7 @@ class Plan:
     hold_at: int | None = None  # post-step, wait for the file `go`
     lr_of: float | None = None  # set by hand after step 3
     deterministic: bool = False
+    averages: bool = False  # train a model of its own, by model averaging
     finish_at: int | None = None  # after that step, call `run.finish`
     leave_at: int | None = None  # after that step, leave the loop by `break`
     leave_within: int | None = None  # the same, in the middle of that step
@@ -290,7 +291,7 @@ def train(plan: Plan) -> None:
     faults = Faults(plan)
     faults.install()
     model = net(plan).to(pliant.device())
-    optimizer = optimizer_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if plan.averages else optimizer_of(model)
     optimizer.register_step_pre_hook(lambda *_: faults.at("apply"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4 if plan.nested else 30, 0.9)
     average = Average(model)
@@ -310,11 +311,13 @@ def train(plan: Plan) -> None:
             deterministic=plan.deterministic,
             state={"scheduler": scheduler, "average": average},
         )
+        own = run.average_models(0.2) if plan.averages else None
         say(joined=True)
 
         def body(x: Tensor, y: Tensor) -> bool:
             faults.step = run.step_number
-            loss, words = word_loss(model(x), y) if y.ndim == 2 else (cross_entropy(model(x), y), None)
+            found = model(x) if own is None else own(x)
+            loss, words = word_loss(found, y) if y.ndim == 2 else (cross_entropy(found, y), None)
             faults.at("forward")
             if words is None:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -324,7 +327,7 @@ def train(plan: Plan) -> None:
             if run.step_number == plan.leave_backward:
                 raise LoopLeft
             run.log(loss=loss)
-            stepped = run.step()
+            stepped = run.step() if own is None else own.step()
             if stepped:
                 applied(plan, run, faults, scheduler, average, optimizer)
             return stepped
@@ -347,6 +350,7 @@ def train(plan: Plan) -> None:
         everything = [*model.state_dict().values(), *average.mean]
         say(
             done=True,
+            distance=0.0 if own is None else own.distance,
             digest=digest(iter(everything)),
             steps=average.steps,
             scheduler=scheduler.last_epoch,

@@ -18,4 +18,13 @@ from pliant.torch.run import Run
 from pliant.train.live.errors import Left
 from pliant.train.live.noise import NoiseScale
 
-__all__ = ["Left", "NoiseScale", "Run", "TrainingJob", "device", "join", "scaled_rate", "warmed_up_rate"]
+__all__ = [
+    "Left",
+    "NoiseScale",
+    "Run",
+    "TrainingJob",
+    "device",
+    "join",
+    "scaled_rate",
+    "warmed_up_rate",
+]

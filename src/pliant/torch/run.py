@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from pliant.torch.averaging import ModelAveraging
 from pliant.torch.data.devices import move_to_device
 from pliant.torch.data.seeds import seed_for_reading
 from pliant.torch.evaluation_mode import evaluation_mode, modules_of
@@ -37,6 +38,7 @@ class Run(LiveRun):
         device: torch.device,
     ) -> None:
         super().__init__(loop, results, send)
+        self._model = model
         self._evaluated = [model, *modules_of(others)]  # all modules that `evaluate` finds by itself
         self._optimizers = optimizers
         self._device = device
@@ -71,6 +73,13 @@ class Run(LiveRun):
             return False
         self._optimizers.unscale()
         return True
+
+    def average_models(self, alpha: float = 0.1) -> ModelAveraging:
+        """Return this member's own model, for synchronous model averaging. Call it once, before the loop.
+
+        `alpha` is the share by which each step draws a member's own model to the mean of all.
+        """
+        return ModelAveraging(self._loop, self._model, self._optimizers, alpha, self.reduce, self.apply)
 
     def inner_loop(self) -> AbstractContextManager[None]:
         """Step an optimizer whose parameters live in one item without a warning: `with run.inner_loop(): ...`.

@@ -82,6 +82,19 @@ class Optimizers:
         finally:
             self._in_inner_loop = False
 
+    def require_plain_sgd(self) -> None:
+        """Raise BadInput unless a step subtracts the gradient times the rate, for model averaging."""
+        for name, given in (("clip_norm", self.clip_norm), ("scaler", self._scaler), ("turns", self.turns or None)):
+            if given is not None:
+                raise BadInput(f"run.average_models cannot be combined with {name} in job.train. Remove one of them.")
+        for optimizer in self.all:
+            kinds = [group.get("momentum", 0.0) or group.get("weight_decay", 0.0) for group in optimizer.param_groups]
+            if not isinstance(optimizer, torch.optim.SGD) or any(kinds):
+                raise BadInput(
+                    f"run.average_models needs SGD without momentum and weight decay, got {optimizer}. "
+                    "Pass torch.optim.SGD(parameters, lr=...)."
+                )
+
     def close(self) -> None:
         self._hook.remove()
 

@@ -299,6 +299,11 @@ class Loop:
         self._reducer.begin_part(part, float(loaded.samples), cast("StepGroup | None", group), shares, idle=dropped)
         return loaded
 
+    @property
+    def item_weight(self) -> float:
+        """The weight of the current part in the step's gradient; 0 if its gradient is dropped."""
+        return 0.0 if self._idle or self._is_spot else self._reducer.weight
+
     def weigh(self, weight: float) -> None:
         """Set the part's weight, before backward, if it is not the number of its samples."""
         if not self._idle or self._is_spot:
