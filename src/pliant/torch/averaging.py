@@ -13,6 +13,7 @@ from torch.func import functional_call
 from pliant.core.policy.averaging import next_offset
 from pliant.errors import BadInput
 from pliant.torch.state.optimizers import Optimizers
+from pliant.train.live.arguments import is_number
 from pliant.train.live.loop import Loop
 
 
@@ -33,7 +34,7 @@ class ModelAveraging:
         reduce: Callable[[], bool],
         apply: Callable[[], None],
     ) -> None:
-        if not (isinstance(alpha, int | float) and 0.0 < alpha <= 1.0):
+        if not (is_number(alpha) and 0.0 < alpha <= 1.0):
             raise BadInput(f"alpha must be a number above 0 and at most 1, got {alpha!r}.")
         if dict(loop.session.machine.terms.extra).get("deterministic") == "True":
             raise BadInput(

@@ -53,7 +53,7 @@ def check_common(slots: int | None, batch_size: int, clip_norm: Any, nonfinite: 
         raise BadInput(
             f"slots={slots} is more than batch_size={batch_size}. A slot holds at least one sample: lower slots."
         )
-    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
+    if clip_norm is not None and not (is_number(clip_norm) and 0 < clip_norm < math.inf):
         raise BadInput(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}.")
     if nonfinite not in (RAISE, SKIP, IGNORE):
         raise BadInput(f'nonfinite must be "raise", "skip" or "ignore", got {nonfinite!r}.')
@@ -62,9 +62,9 @@ def check_common(slots: int | None, batch_size: int, clip_norm: Any, nonfinite: 
 
 
 def check_numbers(stall_s: Any, verify_slots: Any) -> None:
-    if not (_is_number(stall_s) and stall_s >= 0):
+    if not (is_number(stall_s) and stall_s >= 0):
         raise BadInput(f"stall_s must be a number of seconds, or 0 for no limit, got {stall_s!r}.")
-    if not _is_number(verify_slots):
+    if not is_number(verify_slots):
         raise BadInput(f"verify_slots must be a number, got {verify_slots!r}.")
 
 
@@ -85,5 +85,6 @@ def a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a value is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

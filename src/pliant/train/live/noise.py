@@ -7,6 +7,7 @@ from typing import Any
 
 from pliant.core.policy.noise_scale import NoiseAverages, average_noise, measure_noise, noise_scale
 from pliant.errors import BadInput
+from pliant.train.live.arguments import is_number
 
 SQUARE, PARTS = "pliant.square", "pliant.parts"  # logged with each item, beside the user's values
 DECAY = 0.9
@@ -21,7 +22,7 @@ class NoiseScale:
     """
 
     def __init__(self, decay: float = DECAY) -> None:
-        if not (isinstance(decay, int | float) and 0.0 <= decay < 1.0):
+        if not (is_number(decay) and 0.0 <= decay < 1.0):
             raise BadInput(f"decay must be a number from 0 to below 1, got {decay!r}.")
         self._decay = float(decay)
         self._averages = NoiseAverages()
