@@ -8,7 +8,7 @@ from frames import fake
 from frames.story import FEATURES, FramePlan, Story, points
 from live.reports import say
 from pliant.train.live.data.tools import Arrays
-from pliant.train.live.noise import NoiseScale
+from pliant.train.reduce.noise import NoiseScale
 
 Plan = FramePlan
 

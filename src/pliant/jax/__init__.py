@@ -17,6 +17,6 @@ from pliant.jax.job import JaxJob, join
 from pliant.jax.run import JaxRun
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
-from pliant.train.live.noise import NoiseScale
+from pliant.train.reduce.noise import NoiseScale
 
 __all__ = ["Arrays", "JaxJob", "JaxRun", "Left", "NoiseScale", "join", "scaled_rate", "warmed_up_rate"]

@@ -15,6 +15,6 @@ from pliant.keras.job import KerasJob, join
 from pliant.keras.run import KerasRun
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
-from pliant.train.live.noise import NoiseScale
+from pliant.train.reduce.noise import NoiseScale
 
 __all__ = ["Arrays", "KerasJob", "KerasRun", "Left", "NoiseScale", "join", "scaled_rate", "warmed_up_rate"]

@@ -17,6 +17,6 @@ from pliant.tensorflow.job import TensorflowJob, join
 from pliant.tensorflow.run import TensorflowRun
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
-from pliant.train.live.noise import NoiseScale
+from pliant.train.reduce.noise import NoiseScale
 
 __all__ = ["Arrays", "Left", "NoiseScale", "TensorflowJob", "TensorflowRun", "join", "scaled_rate", "warmed_up_rate"]

@@ -16,7 +16,7 @@ from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.torch.job import TrainingJob, device, join
 from pliant.torch.run import Run
 from pliant.train.live.errors import Left
-from pliant.train.live.noise import NoiseScale
+from pliant.train.reduce.noise import NoiseScale
 
 __all__ = [
     "Left",

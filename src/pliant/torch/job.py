@@ -33,8 +33,8 @@ from pliant.train.group.contract import GroupWiring
 from pliant.train.live import arguments
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
-from pliant.train.live.noise import noise_scale_of
 from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.noise import noise_scale_of
 
 
 def join() -> TrainingJob:

@@ -40,7 +40,6 @@ from pliant.train.live.engine import Engine, LiveState, PartLoader
 from pliant.train.live.errors import Left, NonFiniteGradient, hide_own_frames
 from pliant.train.live.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.train.live.loop import Loop
-from pliant.train.live.noise import NoiseScale
 from pliant.train.live.options import VerifyOptions
 from pliant.train.live.replay import Replay
 from pliant.train.live.run import LiveRun
@@ -49,6 +48,7 @@ from pliant.train.peer.kv import PeerValues
 from pliant.train.peer.server import PeerLost, PeerServer
 from pliant.train.process import InterruptHandler, SigtermListener, StallWatchdog, log_to_stderr, process_age_s
 from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.noise import NoiseScale
 from pliant.train.session import Session
 from pliant.train.standalone import OWNER, SAVE_EVERY_S, StandaloneCoordinator
 from pliant.train.state.flat import State

@@ -35,11 +35,11 @@ from pliant.train.group.contract import GroupBroken
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, PartLoader, StepGradient, StepGroup
 from pliant.train.live.errors import Left
-from pliant.train.live.noise import NoiseScale
 from pliant.train.live.replay import Replay
 from pliant.train.live.state_hash import StateHash
 from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.noise import NoiseScale
 from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.session import Order, Session
 from pliant.train.state.flat import State

@@ -24,9 +24,9 @@ from pliant.train.live.data.source import open_source
 from pliant.train.live.data.tools import Arrays, ArrayTools
 from pliant.train.live.job import LiveJob
 from pliant.train.live.loop import Loop
-from pliant.train.live.noise import noise_scale_of
 from pliant.train.live.options import VerifyOptions
 from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.noise import noise_scale_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 from pliant.core.policy.noise_scale import NoiseAverages, average_noise, measure_noise, noise_scale
 from pliant.errors import BadInput
-from pliant.train.live.arguments import is_number
 
 SQUARE, PARTS = "pliant.square", "pliant.parts"  # logged with each item, beside the user's values
 DECAY = 0.9
@@ -22,7 +21,7 @@ class NoiseScale:
     """
 
     def __init__(self, decay: float = DECAY) -> None:
-        if not (is_number(decay) and 0.0 <= decay < 1.0):
+        if not _is_decay(decay):
             raise BadInput(f"decay must be a number from 0 to below 1, got {decay!r}.")
         self._decay = float(decay)
         self._averages = NoiseAverages()
@@ -78,3 +77,7 @@ def noise_scale_of(others: Iterable[object]) -> NoiseScale | None:
     if len(found) > 1:
         raise BadInput(f"state= has {len(found)} objects of NoiseScale. Pass one.")
     return found[0] if found else None
+
+
+def _is_decay(value: object) -> bool:
+    return isinstance(value, int | float) and 0.0 <= value < 1.0

@@ -8,7 +8,7 @@ import pytest
 from frames import fake
 from pliant.errors import BadInput
 from pliant.train.live.data.tools import Arrays
-from pliant.train.live.noise import NoiseScale, noise_scale_of
+from pliant.train.reduce.noise import NoiseScale, noise_scale_of
 
 MEAN, SPREAD, SAMPLES = 2.0, 3.0, 2048
 
