@@ -34,7 +34,7 @@ from pliant.train.live import arguments
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
 from pliant.train.reduce.metrics import StepMetrics
-from pliant.train.reduce.noise import noise_scale_of
+from pliant.train.reduce.noise import NoiseScale, noise_scale_of
 
 
 def join() -> TrainingJob:
@@ -152,9 +152,7 @@ class TrainingJob(LiveJob):
         terms = self._terms(grid, options, (*extra_terms(bare, optimizers, indices, others), *self._library_term))
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
-        noise = noise_scale_of(others.values())
-        if noise is not None and optimizers.turns:
-            raise BadInput("NoiseScale measures one gradient, but optimizers that take turns have several. Remove it.")
+        noise = _noise_scale(others, optimizers)
         loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, noise)
         self._start(join, stall_s)
         return self._opened(Run(loop, model, optimizers, others.values(), *self._evaluation, where))
@@ -210,3 +208,11 @@ def _bare_model(model: nn.Module) -> tuple[nn.Module, torch.device]:
     """Return the model without the wrapper of torch.compile, and its device."""
     bare: nn.Module = getattr(model, "_orig_mod", model)
     return bare, model_device(bare)
+
+
+def _noise_scale(others: Mapping[str, Stateful], optimizers: Optimizers) -> NoiseScale | None:
+    """Return the noise scale among the objects of the state."""
+    noise = noise_scale_of(others.values())
+    if noise is not None and optimizers.turns:
+        raise BadInput("NoiseScale measures one gradient, but optimizers that take turns have several. Remove it.")
+    return noise

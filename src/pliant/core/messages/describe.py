@@ -25,14 +25,7 @@ def describe(event: m.Event) -> str:
     """Return one phrase that describes an event to a person, without its time."""
     match event:
         case m.JobCreated():
-            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-            spec = event.spec
-            size = (
-                f"schedule {describe_schedule(spec.schedule)}"
-                if spec.schedule
-                else f"{spec.initial_target.size} wanted"
-            )
-            return f"job {event.name} created{again}: {spec.size_min} to {spec.size_max} workers, {size}"
+            return _describe_creation(event)
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} joined ({capacity} worker {'slot' if capacity == 1 else 'slots'})"
         case m.AgentGone(agent=agent, why=why, lost=lost):
@@ -86,6 +79,13 @@ def describe(event: m.Event) -> str:
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
             return describe_task_event(event) if isinstance(event, TaskEvent) else _describe_checkpoint_event(event)
+
+
+def _describe_creation(event: m.JobCreated) -> str:
+    spec = event.spec
+    again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    wanted = f"schedule {describe_schedule(spec.schedule)}" if spec.schedule else f"{spec.initial_target.size} wanted"
+    return f"job {event.name} created{again}: {spec.size_min} to {spec.size_max} workers, {wanted}"
 
 
 def _describe_size(event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> str:
