@@ -238,10 +238,10 @@ def test_without_the_gate_nothing_but_what_is_public_is_served() -> None:
     app = application({route.name: nothing for route in ROUTES}, CoordinatorMetrics())
     with closing(TestClient(app)) as http:
         statuses = {r.name: http.request(r.method, example(r).url, content=example(r).body).status_code for r in ROUTES}
-    assert {name for name, status in statuses.items() if status != 401} == {"health"}
+    assert {name for name, status in statuses.items() if status != 401} == {"health", "ready"}
 
 
 def test_every_path_and_method_is_in_the_table_once() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     assert len({route.name for route in ROUTES}) == len(ROUTES)
-    assert [route.name for route in ROUTES if route.scope is Scope.PUBLIC] == ["health"]
+    assert [route.name for route in ROUTES if route.scope is Scope.PUBLIC] == ["health", "ready"]

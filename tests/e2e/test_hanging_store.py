@@ -86,5 +86,6 @@ def test_commands_are_refused_soon_and_reads_do_not_hold_up_the_rest(running: Ru
 def test_it_can_be_stopped_while_its_store_hangs(running: Running) -> None:
     (running.home / "hang").touch()
     wait_for(lambda: running.admin.get("/healthz").status_code == 503, "the hold to be over")
+    assert running.admin.get("/readyz").status_code == 503
     assert running.stop() == 0
     assert "the hold was not released" in running.log

@@ -16,14 +16,14 @@ from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import MemberId
-from pliant.errors import PliantError
+from pliant.errors import PliantError, Unreachable
 from pliant.wire.api import LEADER_HEADER, Scope, TokenRequest
-from pliant.wire.routes import ABOUT, HEALTH, METRICS, OPENAPI, ROUTES, Route
+from pliant.wire.routes import ABOUT, HEALTH, METRICS, OPENAPI, READY, ROUTES, Route
 
 Pair = tuple[Running, Running]
 
 # What a standby answers itself. The rest is the leader's.
-ANYWHERE = {ABOUT, HEALTH, METRICS, OPENAPI, *(route for route in ROUTES if "tokens" in route.path)}
+ANYWHERE = {ABOUT, HEALTH, METRICS, OPENAPI, READY, *(route for route in ROUTES if "tokens" in route.path)}
 
 
 @pytest.fixture
@@ -137,6 +137,22 @@ def test_the_leader_is_named_to_clients_with_a_token_alone(shared: Pair) -> None
         assert LEADER_HEADER not in answer.headers
         assert first.url not in answer.text
     assert "another one leads" in second.http().get("/healthz").json()["why"]
+
+
+def test_a_client_of_one_coordinator_alone_does_not_follow_a_standby_to_the_leader(shared: Pair) -> None:
+    _, second = shared
+    with Client([second.url], second.token) as follower:
+        assert [line.name for line in follower.jobs()] == [JOB, OTHER]
+    with (
+        Client([second.url], second.token, patience_s=0.0, follow_leader=False) as alone,
+        pytest.raises(Unreachable, match="leads at"),
+    ):
+        alone.jobs()
+
+
+def test_a_standby_is_ready_and_does_not_lead(shared: Pair) -> None:
+    assert [each.http().get("/readyz").status_code for each in shared] == [200, 200]
+    assert [each.http().get("/healthz").status_code for each in shared] == [200, 503]
 
 
 @pytest.fixture(scope="module")

@@ -27,3 +27,13 @@ capabilities: {drop: [ALL]}
 - {name: PLIANT_CA_FILE, value: /etc/pliant/tls/ca.crt}
 {{- end }}
 {{- end }}
+
+{{- define "pliant.urls" -}}
+{{- $scheme := include "pliant.scheme" . }}
+{{- if gt (int .Values.replicas) 1 }}
+{{- range $number := until (int .Values.replicas) }}
+{{- if $number }},{{ end }}{{ $scheme }}://pliant-{{ $number }}.pliant-coordinators.{{ $.Release.Namespace }}.svc:7711
+{{- end }}
+{{- else }}{{ $scheme }}://pliant.{{ .Release.Namespace }}.svc:7711
+{{- end }}
+{{- end }}

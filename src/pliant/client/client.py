@@ -36,7 +36,8 @@ class Client:
 
     `endpoints` are base URLs, for instance `http://127.0.0.1:7711`. `store` is the identity of the store, known after
     the first answer. From then on the coordinator refuses requests if it has another store. With a CA in `tls`, only
-    https endpoints with a certificate of that CA are accepted.
+    https endpoints with a certificate of that CA are accepted. Without `follow_leader` it asks these endpoints alone,
+    and not the leader that a standby names.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         tls: TlsFiles = NO_TLS_FILES,
+        follow_leader: bool = True,
     ) -> None:
-        self._transport = Transport(endpoints, token, patience_s, tls)
+        self._transport = Transport(endpoints, token, patience_s, tls, follow_leader=follow_leader)
 
     @property
     def moved_at(self) -> float:

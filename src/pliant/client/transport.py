@@ -95,7 +95,15 @@ class Transport:
     `lease_ttl_s` bounds how long a request waits at one of several coordinators (`pliant.core.endpoints`).
     """
 
-    def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float, tls: TlsFiles = NO_TLS_FILES) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        token: Token,
+        patience_s: float,
+        tls: TlsFiles = NO_TLS_FILES,
+        *,
+        follow_leader: bool = True,
+    ) -> None:
         if not endpoints:
             raise BadInput("A client needs the URL of at least one coordinator.")
         self._known = endpoints_of(tuple(base_url(url) for url in endpoints))
@@ -105,6 +113,7 @@ class Transport:
         self.lease_ttl_s = LEASE_TTL_S
         self._token = token
         self.patience_s = patience_s
+        self._follow_leader = follow_leader
         self._closed = threading.Event()
         self._unknown_at: set[int] = set()  # endpoints whose coordinator does not know the token
         self.store: str | None = None
@@ -195,7 +204,7 @@ class Transport:
         with self._lock:
             if error.silent:
                 self._known = note_silence(self._known, base, silent_s, asked_at, now)
-            if not error.leader:
+            if not error.leader or not self._follow_leader:
                 return None
             self._known, leader = note_leader(self._known, error.leader, now)
             return leader

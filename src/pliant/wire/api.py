@@ -180,7 +180,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The answer of the public health route: `ok` if this coordinator leads, and nothing else."""
+    """The answer of the public routes: `ok` if this coordinator leads, or also if it stands by, and nothing else."""
 
     ok: bool
 

@@ -66,6 +66,14 @@ LIMIT = Query("limit", int, 100, 1, PAGE_MAX, "the most events to return")
 AFTER_JOB = NameQuery("after", "the `next` of the page before; without it, the first page")
 
 HEALTH = Route("health", "GET", "/healthz", Scope.PUBLIC, "Report whether this coordinator leads.", reply=api.Health)
+READY = Route(
+    "ready",
+    "GET",
+    "/readyz",
+    Scope.PUBLIC,
+    "Report whether this coordinator leads or stands by for the one that does.",
+    reply=api.Health,
+)
 METRICS = Route(
     "metrics", "GET", "/metrics", Scope.READ, "Return metrics in the Prometheus format.", reply="text/plain"
 )
@@ -260,6 +268,7 @@ COMMANDS: dict[type, Route] = {
 
 ROUTES: tuple[Route, ...] = (
     HEALTH,
+    READY,
     METRICS,
     ABOUT,
     OPENAPI,

@@ -28,6 +28,7 @@ def test_the_chart_gives_the_operator_the_same_rights() -> None:
 def test_the_chart_starts_the_same_commands_under_the_same_restrictions() -> None:
     text = (CHART / "templates" / "coordinator.yaml").read_text(encoding="utf-8")
     text = text.replace("{{ .Release.Namespace }}", "pliant-system").replace('{{ include "pliant.scheme" . }}', "https")
+    text = text.replace('{{ include "pliant.urls" . }}', "https://pliant.pliant-system.svc:7711")
     [deployment] = [each for each in manifests(Installation("pliant:1")) if each["kind"] == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     for container in pod["containers"]:

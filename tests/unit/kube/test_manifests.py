@@ -127,6 +127,52 @@ def test_an_installation_has_one_pod_with_one_volume() -> None:
     assert "https://pliant.pliant-system.svc:7711" in operator["args"]
 
 
+def test_several_coordinators_have_a_name_each_which_they_advertise_and_pods_know() -> None:
+    wanted = Installation("pliant:1", store="etcd:e1:2379", coordinators=2)
+    found = {(each["kind"], each["metadata"]["name"]): each for each in manifests(wanted)}
+    assert ("Deployment", "pliant") not in found
+    assert ("PersistentVolumeClaim", "pliant") not in found
+    workload = found["StatefulSet", "pliant"]["spec"]
+    assert (workload["replicas"], workload["serviceName"]) == (2, "pliant-coordinators")
+    assert found["Service", "pliant-coordinators"]["spec"]["publishNotReadyAddresses"]
+    coordinator, operator = workload["template"]["spec"]["containers"]
+    own = "$(POD_NAME).pliant-coordinators.pliant-system.svc"
+    assert option(coordinator, "--advertise") == f"https://{own}:7711"
+    assert own in coordinator["args"]
+    assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in coordinator["env"]
+    assert option(operator, "--pods-coordinator") == ",".join(
+        f"https://pliant-{number}.pliant-coordinators.pliant-system.svc:7711" for number in range(2)
+    )
+
+
+def test_a_standby_is_ready_so_that_a_rollout_ends() -> None:
+    coordinator, _ = containers(Installation("pliant:1"))
+    assert coordinator["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_the_credentials_for_etcd_reach_the_coordinator_alone_and_as_files() -> None:
+    wanted = Installation("pliant:1", store="etcd:e1:2379", etcd_secret="etcd-client", etcd_user="pliant")
+    coordinator, operator = containers(wanted)
+    given = {each["name"]: each["value"] for each in coordinator["env"]}
+    assert given["PLIANT_ETCD_CA_FILE"] == "/etc/pliant/etcd/ca.crt"
+    assert given["PLIANT_ETCD_USER"] == "pliant"
+    assert given["PLIANT_ETCD_PASSWORD_FILE"] == "/etc/pliant/etcd/password"
+    assert "etcd" in {each["name"] for each in coordinator["volumeMounts"]}
+    assert "etcd" not in {each["name"] for each in operator["volumeMounts"]}
+    assert not any("ETCD" in each["name"] for each in operator["env"])
+
+
+def containers(wanted: Installation) -> list[dict[str, Any]]:
+    [workload] = [each for each in manifests(wanted) if each["kind"] in ("Deployment", "StatefulSet")]
+    found: list[dict[str, Any]] = workload["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def option(container: dict[str, Any], name: str) -> str:
+    """Return the value of an option of a container's command."""
+    return str(container["args"][container["args"].index(name) + 1])
+
+
 def test_the_operator_s_rights_are_the_least_that_it_needs() -> None:
     role = next(each for each in manifests(Installation("pliant:1")) if each["kind"] == "ClusterRole")
     rights = {
@@ -145,6 +191,8 @@ def test_the_operator_s_rights_are_the_least_that_it_needs() -> None:
     [
         (["--coordinators", "2"], "needs --store etcd"),
         (["--store", "memory:"], "--store must be etcd"),
+        (["--etcd-secret", "etcd-client"], "are for --store etcd"),
+        (["--store", "etcd:e:2379", "--etcd-user", "pliant"], "needs --etcd-secret"),
     ],
 )
 def test_an_installation_that_cannot_work_is_refused(arguments: list[str], why: str) -> None:
@@ -187,8 +235,7 @@ def test_every_setting_of_the_schema_is_read() -> None:
 
 def test_submissions_are_off_unless_images_are_named_and_have_rights_in_one_namespace() -> None:
     def commands(wanted: Installation) -> list[list[str]]:
-        [deployment] = [each for each in manifests(wanted) if each["kind"] == "Deployment"]
-        return [each["args"] for each in deployment["spec"]["template"]["spec"]["containers"]]
+        return [each["args"] for each in containers(wanted)]
 
     off = Installation("pliant:1")
     assert not any("submissions" in word for args in commands(off) for word in args)

@@ -29,8 +29,8 @@ for each in (status, stop, logs):
 @kube.command()
 @click.option(
     "--pods-coordinator",
-    metavar="URL",
-    help="URL of the coordinator for pods.  [default: that of --coordinator]",
+    metavar="URL,...",
+    help="URLs of the coordinators for pods.  [default: that of --coordinator]",
 )
 @click.option(
     "--kubeconfig",
@@ -68,7 +68,8 @@ def operator(
     wait_for_token(address.token_file)
     token = read_token(address.token_file)
     url = pods_coordinator or address.urls[0]
-    with Client(address.urls, token, patience_s=2.0, tls=address.tls) as client:
+    # Its own coordinator alone, so that an operator beside a standby does nothing.
+    with Client(address.urls, token, patience_s=2.0, tls=address.tls, follow_leader=False) as client:
         made = make_operator(api, client, url, address.tls.ca_file, submissions)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: made.stop())
@@ -92,6 +93,10 @@ def operator(
     show_default=True,
     help="Number of coordinators, each with an operator; several need etcd.",
 )
+@click.option(
+    "--etcd-secret", metavar="NAME", help="Secret with ca.crt for TLS to etcd, and with password for --etcd-user."
+)
+@click.option("--etcd-user", metavar="NAME", help="User of etcd.")
 @click.option("--storage", default="1Gi", show_default=True, metavar="SIZE", help="Size of the volume.")
 @click.option("--storage-class", metavar="NAME", help="Class of the volume.  [default: that of the cluster]")
 @click.option(
@@ -119,6 +124,8 @@ def install(
     namespace: str,
     store: str | None,
     coordinators: int,
+    etcd_secret: str | None,
+    etcd_user: str | None,
     storage: str,
     storage_class: str | None,
     tls_secret: str,
@@ -136,9 +143,22 @@ def install(
         raise BadInput(
             f"--coordinators {coordinators} needs --store etcd:HOST:PORT,...: a SQLite store serves one coordinator."
         )
-    tls = None if insecure else tls_secret
+    if store is None and (etcd_secret or etcd_user):
+        raise BadInput("--etcd-secret and --etcd-user are for --store etcd:HOST:PORT,...; there is no --store.")
+    if etcd_user is not None and etcd_secret is None:
+        raise BadInput(f"--etcd-user {etcd_user} needs --etcd-secret, a Secret with ca.crt and password.")
     wanted = Installation(
-        image, namespace, store, storage, storage_class, tls, coordinators, images, submissions_namespace
+        image,
+        namespace,
+        store,
+        storage,
+        storage_class,
+        None if insecure else tls_secret,
+        coordinators,
+        images,
+        submissions_namespace,
+        etcd_secret,
+        etcd_user,
     )
     found = manifests(wanted)
     click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": found}, indent=2) if as_json else _yaml(found))

@@ -113,6 +113,7 @@ class Handlers:
             RENEW.name: self._renew,
             RENEW_AGENT.name: self._renew_agent,
             "health": self._health,
+            "ready": self._ready,
             "metrics": self._render_metrics,
             "about": self._about,
             "openapi": self._openapi,
@@ -318,6 +319,11 @@ class Handlers:
             why = "another one leads" if service.is_standby else "its store does not answer, or it has just started"
             raise ApiError(503, "unavailable", f"{NOT_LEADING}: {why}")
         return encode_reply(api.Health(True))
+
+    async def _ready(self, call: Call) -> bytes:
+        if self._service.service.is_standby:
+            return encode_reply(api.Health(True))
+        return await self._health(call)
 
     async def _render_metrics(self, call: Call) -> bytes:
         service, metrics = self._service.service, self._metrics

@@ -11,9 +11,12 @@ from pliant.kube.names import GROUP, PLURAL
 Manifest = dict[str, Any]
 
 APP = "pliant"
+PEERS = "pliant-coordinators"
+POD_NAME = "$(POD_NAME)"  # the kubelet replaces it in arguments
 PORT = 7711
 HOME = "/var/lib/pliant/home"  # a folder inside the volume: the volume itself may be writable for a group
 USER = 65532
+ETCD_FILES = "/etc/pliant/etcd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Installation:
     coordinators: int = 1
     submissions: tuple[str, ...] = ()  # images that submissions may use; empty: no submissions
     submission_namespace: str = "default"
+    etcd_secret: str | None = None  # with ca.crt, and password if there is a user
+    etcd_user: str | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -37,9 +42,19 @@ class Installation:
         return APP, f"{APP}.{ns}", f"{APP}.{ns}.svc", f"{APP}.{ns}.svc.cluster.local"
 
     @property
-    def url(self) -> str:
-        scheme = "http" if self.tls_secret is None else "https"
-        return f"{scheme}://{APP}.{self.namespace}.svc:{PORT}"
+    def scheme(self) -> str:
+        return "http" if self.tls_secret is None else "https"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of the coordinators for pods. A client that has all of them leaves a silent one early."""
+        if self.coordinators == 1:
+            return (f"{self.scheme}://{APP}.{self.namespace}.svc:{PORT}",)
+        return tuple(f"{self.scheme}://{self.peer(f'{APP}-{number}')}:{PORT}" for number in range(self.coordinators))
+
+    def peer(self, pod: str) -> str:
+        """Return the name of one of several coordinators."""
+        return f"{pod}.{PEERS}.{self.namespace}.svc"
 
 
 def manifests(wanted: Installation) -> list[Manifest]:
@@ -61,7 +76,8 @@ def manifests(wanted: Installation) -> list[Manifest]:
         *_priorities(),
         *claim,
         _service(wanted),
-        _deployment(wanted),
+        *([_peers(wanted)] if wanted.coordinators > 1 else []),
+        _workload(wanted),
     ]
 
 
@@ -158,7 +174,31 @@ def _service(wanted: Installation) -> Manifest:
     }
 
 
-def _deployment(wanted: Installation) -> Manifest:
+def _peers(wanted: Installation) -> Manifest:
+    """Return the Service that gives each coordinator a name. Clients need the name of one that is not ready too."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels()}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(wanted, PEERS), "spec": spec}
+
+
+def _workload(wanted: Installation) -> Manifest:
+    """Return a Deployment with one coordinator, or a StatefulSet with several, so that each has a name of its own."""
+    kind, how = "Deployment", {"strategy": {"type": "Recreate"}}
+    if wanted.coordinators > 1:
+        kind, how = "StatefulSet", {"serviceName": PEERS, "podManagementPolicy": "Parallel"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": _meta(wanted),
+        "spec": {
+            "replicas": wanted.coordinators,
+            **how,
+            "selector": {"matchLabels": _labels()},
+            "template": {"metadata": {"labels": _labels()}, "spec": _pod(wanted)},
+        },
+    }
+
+
+def _pod(wanted: Installation) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [
         {"name": "home", "persistentVolumeClaim": {"claimName": APP}}
         if wanted.store is None
@@ -167,6 +207,8 @@ def _deployment(wanted: Installation) -> Manifest:
     ]
     if wanted.tls_secret is not None:
         volumes.append({"name": "tls", "secret": {"secretName": wanted.tls_secret, "defaultMode": 0o440}})
+    if wanted.etcd_secret is not None:
+        volumes.append({"name": "etcd", "secret": {"secretName": wanted.etcd_secret, "defaultMode": 0o440}})
     security = {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -175,24 +217,18 @@ def _deployment(wanted: Installation) -> Manifest:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": _labels()},
+    }
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _meta(wanted),
-        "spec": {
-            "replicas": wanted.coordinators,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": _labels()},
-            "template": {
-                "metadata": {"labels": _labels()},
-                "spec": {
-                    "serviceAccountName": APP,
-                    "securityContext": security,
-                    "containers": [_coordinator(wanted), _operator(wanted)],
-                    "volumes": volumes,
-                },
-            },
-        },
+        "serviceAccountName": APP,
+        "securityContext": security,
+        **({"topologySpreadConstraints": [spread]} if wanted.coordinators > 1 else {}),
+        "containers": [_coordinator(wanted), _operator(wanted)],
+        "volumes": volumes,
     }
 
 
@@ -224,20 +260,39 @@ def _coordinator(wanted: Installation) -> dict[str, Any]:
     args += [part for host in (*wanted.hosts, "localhost") for part in ("--host", host)]
     if wanted.store is not None:
         args += ["--store", wanted.store]
+    if wanted.coordinators > 1:
+        host = wanted.peer(POD_NAME)
+        args += ["--host", host, "--advertise", f"{wanted.scheme}://{host}:{PORT}"]
     if wanted.tls_secret is None:
         args.append("--insecure")
     else:
         args += ["--tls-cert", "/etc/pliant/tls/tls.crt", "--tls-key", "/etc/pliant/tls/tls.key"]
     args += [part for image in wanted.submissions for part in ("--accept-submissions", image)]
     found = _container(wanted, "coordinator", args, "128Mi")
-    scheme = "HTTP" if wanted.tls_secret is None else "HTTPS"
-    probe = {"httpGet": {"path": "/healthz", "port": "api", "scheme": scheme}, "periodSeconds": 2}
+    found["env"] += _coordinator_environment(wanted)
+    if wanted.etcd_secret is not None:
+        found["volumeMounts"].append({"name": "etcd", "mountPath": ETCD_FILES})
+    # A standby is ready: a rollout ends, and clients that reach it follow its answer to the leader.
+    probe = {"httpGet": {"path": "/readyz", "port": "api", "scheme": wanted.scheme.upper()}, "periodSeconds": 2}
     return {**found, "ports": [{"name": "api", "containerPort": PORT}], "readinessProbe": probe}
 
 
+def _coordinator_environment(wanted: Installation) -> list[dict[str, Any]]:
+    """Return the variables of the coordinator alone: its name, and its credentials for etcd."""
+    found: list[dict[str, Any]] = []
+    if wanted.coordinators > 1:
+        found.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+    if wanted.etcd_secret is not None:
+        found.append({"name": "PLIANT_ETCD_CA_FILE", "value": f"{ETCD_FILES}/ca.crt"})
+    if wanted.etcd_user is not None:
+        found.append({"name": "PLIANT_ETCD_USER", "value": wanted.etcd_user})
+        found.append({"name": "PLIANT_ETCD_PASSWORD_FILE", "value": f"{ETCD_FILES}/password"})
+    return found
+
+
 def _operator(wanted: Installation) -> dict[str, Any]:
-    scheme = "http" if wanted.tls_secret is None else "https"
-    args = ["kube", "operator", "--coordinator", f"{scheme}://localhost:{PORT}", "--pods-coordinator", wanted.url]
+    own = f"{wanted.scheme}://localhost:{PORT}"
+    args = ["kube", "operator", "--coordinator", own, "--pods-coordinator", ",".join(wanted.urls)]
     if wanted.submissions:
         args += ["--submissions", wanted.submission_namespace]
     return _container(wanted, "operator", [*args, "--log-json"], "96Mi")
