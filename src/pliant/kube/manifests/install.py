@@ -182,7 +182,8 @@ def _peers(wanted: Installation) -> Manifest:
 
 def _workload(wanted: Installation) -> Manifest:
     """Return a Deployment with one coordinator, or a StatefulSet with several, so that each has a name of its own."""
-    kind, how = "Deployment", {"strategy": {"type": "Recreate"}}
+    kind: str = "Deployment"
+    how: dict[str, Any] = {"strategy": {"type": "Recreate"}}
     if wanted.coordinators > 1:
         kind, how = "StatefulSet", {"serviceName": PEERS, "podManagementPolicy": "Parallel"}
     return {
