@@ -164,6 +164,9 @@ bench-relaunch: $(STAMP)  ## Measure a relaunch and a start against torchrun
 bench-checkpoint: $(STAMP)  ## Measure the cost of a checkpoint against torch's own
 	$(BIN)/python bench/checkpoint.py $(if $(SEED),--seed $(SEED))
 
+bench-kube: $(STAMP)  ## Measure the Kubernetes operator with 200 jobs and with 1,000 pods, on fake nodes; OPTIONS= for other sizes
+	cd tests && $(abspath $(BIN))/python -m kube.bench $(OPTIONS)
+
 sim: $(STAMP)  ## Simulate 2000 fault schedules each of live jobs, launches, task queues and clusters; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)

@@ -39,13 +39,13 @@ LOOK_S = 0.01
 _numbers = itertools.count(1)
 
 
-def wait_for(true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Return as soon as `true()` is; fail after `patience_s`."""
+def wait_for(true: Callable[[], object], what: str, patience_s: float = PATIENCE_S, *, look_s: float = LOOK_S) -> None:
+    """Return as soon as `true()` is; fail after `patience_s`. `look_s` is the pause between two looks."""
     until = time.monotonic() + patience_s
     pause = threading.Event()
     while not true():
         assert time.monotonic() < until, f"waited {patience_s:g} s for {what}"
-        pause.wait(LOOK_S)
+        pause.wait(look_s)
 
 
 @dataclass

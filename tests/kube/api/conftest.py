@@ -5,10 +5,23 @@ from itertools import count
 
 import pytest
 
+from e2e.running import Running, start, wait_for
+from kube.api.scene import PATIENCE_S, Scene
 from kube.cluster.control_plane import ControlPlane, control_plane
+from kube.cluster.fake_nodes import FakeNodes
 from kube.cluster.programs import why_not_built
+from pliant.client import Client
 from pliant.kube.manifests.crd import custom_resource_definition
+from pliant.kube.manifests.install import Installation, manifests
 
+INSTALLED = (
+    "CustomResourceDefinition",
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+)
 MERGE_PATCH = "application/merge-patch+json"
 _numbers = count(1)
 
@@ -46,3 +59,43 @@ def jobs_plane(defined_plane: ControlPlane, namespace: str) -> Iterator[ControlP
         http.patch(f"{jobs}/{job['metadata']['name']}", json=patch, headers={"content-type": MERGE_PATCH})
     for path in (jobs, f"/api/v1/namespaces/{namespace}/pods"):
         http.delete(path).raise_for_status()
+
+
+@pytest.fixture(scope="session")
+def installed(plane: ControlPlane) -> ControlPlane:
+    """The API server with everything of an installation but its pods."""
+    found = manifests(Installation("pliant:test"))
+    plane.apply(*(each for each in found if each["kind"] in INSTALLED))
+    path = "/apis/pliant.dev/v1alpha1/elasticjobs"
+    wait_for(lambda: plane.http().get(path).status_code == 200, "the definition", PATIENCE_S)
+    return plane
+
+
+@pytest.fixture(scope="session")
+def nodes(installed: ControlPlane) -> Iterator[FakeNodes]:
+    with FakeNodes(installed, 2, "operator") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A coordinator for all scenes."""
+    with start(home=tmp_path_factory.mktemp("coordinator"), lease_ttl_s=3600.0) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[Client]:
+    with Client([running.url], running.token, patience_s=5.0) as made:
+        yield made
+
+
+@pytest.fixture
+def scene(installed: ControlPlane, nodes: FakeNodes, client: Client) -> Iterator[Scene]:
+    """A new namespace that admits restricted pods only, and an operator with the rights of its manifest alone."""
+    name = installed.namespace(f"op-{next(_numbers)}", **{"pod-security.kubernetes.io/enforce": "restricted"})
+    made = Scene(installed, name, nodes.names[0], client)
+    yield made
+    made.delete_jobs()
+    installed.http().delete(f"/api/v1/namespaces/{name}")
+    made.rights.close()
