@@ -4,47 +4,66 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from e2e.running import wait_for
 from kube.cluster.cluster import KubeCluster
-from kube.cluster.images import PLIANT, TRAINER
-from pliant.certificates import Authority
+from kube.cluster.images import TRAINER
+from kube.cluster.node import Node
+from kube.cluster.programs import cache
+from tidy.files import ROOT
 
 SYSTEM = "pliant-system"
 SCRIPT = Path(__file__).with_name("training.py")
-PATIENCE_S = 400.0
-PROGRAM = str(Path(sys.executable).with_name("pliant"))
-STEPS = 1024
-STEP_S = 0.1
+PAGE = ROOT / "docs" / "start-kubernetes.md"
+PATIENCE_S = 600.0
+LOOK_S = 0.3
+STEPS = 2048
+STEP_S = 0.2
 MEMORY = "300Mi"
 
 
+def wait_until(true: Callable[[], object], what: str) -> None:
+    """Wait for a state of the cluster. Looks are rare: the nodes need the processors."""
+    wait_for(true, what, PATIENCE_S, look_s=LOOK_S)
+
+
 class Installed:
-    """The coordinator and the operator in `pliant-system`."""
+    """The coordinator and the operator in `pliant-system`, installed by the commands of the tutorial."""
 
     def __init__(self, cluster: KubeCluster, folder: Path) -> None:
         self.cluster = cluster
         self.plane = cluster.plane
         self._folder = folder
+        self._token = ""
+        self._context: ssl.SSLContext | None = None
 
     def install(self) -> None:
-        """Install with the manifests that `pliant kube install --print` prints."""
-        self.plane.namespace(SYSTEM)
+        """Run the section "Install" of the tutorial. The images are imported, and a volume is made for the claim."""
         self._make_volume()
-        self._make_certificate()
+        run_commands(self, "2. Install")
+
+    def shell(self, command: str) -> str:
+        """Run a command of a page in the repository, with the programs and credentials of a user; return its output."""
+        path = f"{Path(sys.executable).parent}:{cache()}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig)}
+        env.pop("XDG_STATE_HOME", None)
+        command = f"set -e -o pipefail\n{command}"
         done = subprocess.run(
-            [PROGRAM, "kube", "install", "--print", "--image", PLIANT], capture_output=True, text=True, check=False
+            ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=3600, check=False
         )
-        assert done.returncode == 0, done.stderr
-        self.plane.kubectl("apply", "-f", "-", stdin=done.stdout)
-        self.wait_ready()
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     def wait_ready(self) -> None:
         self.plane.kubectl("-n", SYSTEM, "rollout", "status", "deployment/pliant", "--timeout=280s")
@@ -67,17 +86,22 @@ class Installed:
             {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pliant-home"}, "spec": spec}
         )
 
-    def _make_certificate(self) -> None:
-        authority = Authority(self._folder / "ca", self._folder / "certs")
-        authority.create("Pliant CA", 30)
-        hosts = ["localhost", "pliant", f"pliant.{SYSTEM}", f"pliant.{SYSTEM}.svc"]
-        made = authority.issue("coordinator", hosts, [], 30)
-        self.plane.kubectl(
-            *("-n", SYSTEM, "create", "secret", "generic", "pliant-tls"),
-            f"--from-file=tls.crt={made.cert_file}",
-            f"--from-file=tls.key={made.key_file}",
-            f"--from-file=ca.crt={authority.cert_file}",
-        )
+    def ask(self, path: str) -> dict[str, Any]:
+        """Return an answer of the coordinator's API at its pod's address. Its certificate has the name localhost."""
+        if self._context is None:
+            place = self._folder / ".local" / "state" / "pliant" / "ca" / "ca.pem"
+            self._context = ssl.create_default_context(cafile=str(place))
+            where = ("-n", SYSTEM, "exec", "deployment/pliant", "-c", "coordinator", "--")
+            self._token = self.plane.kubectl(*where, "cat", "/var/lib/pliant/home/token").strip()
+        pod = self.plane.http().get(f"/api/v1/namespaces/{SYSTEM}/pods/{self.coordinator_pod()}").json()
+        with httpx2.Client(verify=self._context, timeout=20.0, trust_env=False) as client:
+            answer = client.get(
+                f"https://{pod['status']['podIP']}:7711{path}",
+                headers={"authorization": f"Bearer {self._token}"},
+                extensions={"sni_hostname": "localhost"},
+            )
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
 
     def pliant(self, *args: str) -> str:
         """Run a command of Pliant beside the coordinator, with its admin token."""
@@ -85,7 +109,9 @@ class Installed:
         return self.plane.kubectl(*where, "pliant", *args, "--coordinator", "https://localhost:7711")
 
     def coordinator_pod(self) -> str:
-        [pod] = self.plane.get("-n", SYSTEM, "pods")["items"]
+        """The name of the pod that is not being deleted."""
+        listed = self.plane.http().get(f"/api/v1/namespaces/{SYSTEM}/pods").raise_for_status().json()["items"]
+        [pod] = [each for each in listed if "deletionTimestamp" not in each["metadata"]]
         return str(pod["metadata"]["name"])
 
 
@@ -103,7 +129,20 @@ class Job:
         return self.plane.kubectl("-n", self.namespace, *args, code=code)
 
     def object(self) -> dict[str, Any]:
-        return self.plane.get("-n", self.namespace, "elasticjob", self.name)
+        path = f"/apis/pliant.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs/{self.name}"
+        found: dict[str, Any] = self.plane.http().get(path).raise_for_status().json()
+        return found
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        """Change the specification."""
+        self.kubectl("patch", "elasticjob", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """The status, the reason and the message of a condition."""
+        found = self.status().get("conditions", [])
+        return next(
+            ((each["status"], each["reason"], each["message"]) for each in found if each["type"] == kind), ("", "", "")
+        )
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.object().get("status", {})
@@ -112,16 +151,16 @@ class Job:
     def active(self) -> int:
         return int(self.status().get("workers", {}).get("active", 0))
 
-    def coordinator_status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.installed.pliant("status", self.key, "--json"))
-        return found
-
     def step(self) -> int:
-        return int(self.coordinator_status()["step"])
+        """The step of the job; 0 while the coordinator is away."""
+        try:
+            return int(self.installed.ask(f"/v1/jobs/{self.key}")["job"]["step"])
+        except (httpx2.HTTPError, ValueError):
+            return 0
 
     def pods(self) -> dict[str, dict[str, Any]]:
-        selector = f"pliant.dev/job={self.name}"
-        listed = self.plane.get("-n", self.namespace, "pods", "-l", selector)["items"]
+        path, selector = f"/api/v1/namespaces/{self.namespace}/pods", f"pliant.dev/job={self.name}"
+        listed = self.plane.http().get(path, params={"labelSelector": selector}).raise_for_status().json()["items"]
         return {pod["metadata"]["name"]: pod for pod in listed}
 
     def running(self) -> dict[str, str]:
@@ -129,20 +168,20 @@ class Job:
         return {
             name: pod["spec"]["nodeName"]
             for name, pod in self.pods().items()
-            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         }
 
     def wait_active(self, number: int) -> None:
         """Wait until this many workers train together and commit steps."""
-        wait_for(lambda: self.active() == number, f"{number} active workers of {self.key}", PATIENCE_S)
+        wait_until(lambda: self.active() == number, f"{number} active workers of {self.key}")
         self.wait_steps(3)
 
     def wait_steps(self, more: int) -> None:
         begin = self.step()
-        wait_for(lambda: self.step() >= begin + more, f"{more} more steps of {self.key}", PATIENCE_S)
+        wait_until(lambda: self.step() >= begin + more, f"{more} more steps of {self.key}")
 
     def wait_state(self, state: str) -> None:
-        wait_for(lambda: self.status().get("state") == state, f"{self.key} to be {state}", PATIENCE_S)
+        wait_until(lambda: self.status().get("state") == state, f"{self.key} to be {state}")
 
     def scale(self, number: int, code: int = 0) -> str:
         return self.kubectl("scale", f"elasticjob/{self.name}", f"--replicas={number}", code=code)
@@ -236,6 +275,14 @@ def elastic_job(installed: Installed, name: str, low: int, high: int, target: in
         installed.plane.kubectl("delete", "namespace", namespace, "--wait=false", code=None)
 
 
+def node_with_workers(installed: Installed, job: Job) -> tuple[Node, list[str]]:
+    """A node that runs workers of a job and not the coordinator, and the pods of these workers."""
+    homes = {name: node for name, node in job.running().items() if node != installed.cluster.nodes[0].name}
+    assert homes, "all workers are on the coordinator's node"
+    chosen = min(homes.values())
+    return installed.cluster.node(chosen), [name for name, node in homes.items() if node == chosen]
+
+
 def describe(job: Job) -> str:
     """Return the state of a job for the report of a failed test."""
     parts = [
@@ -255,3 +302,20 @@ def undisturbed() -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900, check=True)
     return str(json.loads(done.stdout.strip().splitlines()[-1])["weights"])
+
+
+def commands_of(section: str) -> list[str]:
+    """The commands of a section of the tutorial, as they stand there."""
+    text = PAGE.read_text(encoding="utf-8")
+    [part] = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    assert lines, f"{PAGE.name} has no commands in {section}"
+    return lines
+
+
+def run_commands(installed: Installed, section: str) -> None:
+    """Run the commands of a section of the tutorial."""
+    for command in commands_of(section):
+        print(f"  $ {command}", flush=True)
+        installed.shell(command)
