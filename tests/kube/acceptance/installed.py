@@ -45,6 +45,7 @@ class Installed:
         self.cluster = cluster
         self.plane = cluster.plane
         self._folder = folder
+        self.workload = "deployment/pliant"
         self._token = ""
         self._context: ssl.SSLContext | None = None
 
@@ -52,6 +53,10 @@ class Installed:
         """Run the section "Install" of the tutorial. The images are imported, and a volume is made for the claim."""
         self._make_volume()
         run_commands(self, "2. Install")
+
+    def use(self, workload: str) -> None:
+        """Ask the coordinators of another installation from now on."""
+        self.workload, self._token = workload, ""
 
     def shell(self, command: str) -> str:
         """Run a command of a page in the repository, with the programs and credentials of a user; return its output."""
@@ -66,7 +71,7 @@ class Installed:
         return done.stdout
 
     def wait_ready(self) -> None:
-        self.plane.kubectl("-n", SYSTEM, "rollout", "status", "deployment/pliant", "--timeout=280s")
+        self.plane.kubectl("-n", SYSTEM, "rollout", "status", self.workload, "--timeout=280s")
 
     def _make_volume(self) -> None:
         """Make a volume on the disk of the first node: this cluster has no storage of its own."""
@@ -87,32 +92,56 @@ class Installed:
         )
 
     def ask(self, path: str) -> dict[str, Any]:
-        """Return an answer of the coordinator's API at its pod's address. Its certificate has the name localhost."""
+        """Return an answer of the leading coordinator's API. Raises httpx2.HTTPError."""
+        if not self._token:
+            self._token = self.inside("cat", "/var/lib/pliant/home/token").strip()
+        answers = self._get(path, {"authorization": f"Bearer {self._token}"})
+        for answer in answers.values():
+            if answer.status_code == 200:
+                found: dict[str, Any] = answer.json()
+                return found
+        raise httpx2.HTTPError("; ".join(each.text for each in answers.values()) or "no coordinator runs")
+
+    def leader(self) -> str:
+        """The pod whose coordinator leads; empty if none does."""
+        try:
+            answers = self._get("/healthz", {})
+        except httpx2.HTTPError:
+            return ""
+        return next((pod for pod, answer in answers.items() if answer.status_code == 200), "")
+
+    def _get(self, path: str, headers: dict[str, str]) -> dict[str, httpx2.Response]:
+        """Ask every coordinator at the address of its pod. The certificate has the name localhost."""
         if self._context is None:
-            place = self._folder / ".local" / "state" / "pliant" / "ca" / "ca.pem"
-            self._context = ssl.create_default_context(cafile=str(place))
-            where = ("-n", SYSTEM, "exec", "deployment/pliant", "-c", "coordinator", "--")
-            self._token = self.plane.kubectl(*where, "cat", "/var/lib/pliant/home/token").strip()
-        pod = self.plane.http().get(f"/api/v1/namespaces/{SYSTEM}/pods/{self.coordinator_pod()}").json()
+            self._context = ssl.create_default_context(cafile=str(self.state / "ca" / "ca.pem"))
+        name = {"sni_hostname": "localhost"}
         with httpx2.Client(verify=self._context, timeout=20.0, trust_env=False) as client:
-            answer = client.get(
-                f"https://{pod['status']['podIP']}:7711{path}",
-                headers={"authorization": f"Bearer {self._token}"},
-                extensions={"sni_hostname": "localhost"},
-            )
-        found: dict[str, Any] = answer.raise_for_status().json()
-        return found
+            return {
+                pod: client.get(f"https://{address}:7711{path}", headers=headers, extensions=name)
+                for pod, address in self.coordinator_pods().items()
+            }
+
+    @property
+    def state(self) -> Path:
+        """The folder of the user's CA and certificates."""
+        return self._folder / ".local" / "state" / "pliant"
+
+    def inside(self, *command: str) -> str:
+        """Run a program beside a coordinator."""
+        return self.plane.kubectl("-n", SYSTEM, "exec", self.workload, "-c", "coordinator", "--", *command)
 
     def pliant(self, *args: str) -> str:
-        """Run a command of Pliant beside the coordinator, with its admin token."""
-        where = ("-n", SYSTEM, "exec", "deployment/pliant", "-c", "coordinator", "--")
-        return self.plane.kubectl(*where, "pliant", *args, "--coordinator", "https://localhost:7711")
+        """Run a command of Pliant beside a coordinator, with its admin token."""
+        return self.inside("pliant", *args, "--coordinator", "https://localhost:7711")
 
-    def coordinator_pod(self) -> str:
-        """The name of the pod that is not being deleted."""
+    def coordinator_pods(self) -> dict[str, str]:
+        """The coordinators' pods that run and are not being deleted, with their addresses."""
         listed = self.plane.http().get(f"/api/v1/namespaces/{SYSTEM}/pods").raise_for_status().json()["items"]
-        [pod] = [each for each in listed if "deletionTimestamp" not in each["metadata"]]
-        return str(pod["metadata"]["name"])
+        return {
+            each["metadata"]["name"]: each["status"]["podIP"]
+            for each in listed
+            if "deletionTimestamp" not in each["metadata"] and "podIP" in each["status"]
+        }
 
 
 class Job:
@@ -289,8 +318,10 @@ def describe(job: Job) -> str:
         job.kubectl("get", "elasticjob,pods", "-o", "wide", code=None),
         json.dumps(job.status(), indent=1),
         job.kubectl("get", "events", "--sort-by=.lastTimestamp", code=None)[-3000:],
-        job.plane.kubectl("-n", SYSTEM, "logs", "deployment/pliant", "-c", "operator", "--tail=30", code=None),
-        job.plane.kubectl("-n", SYSTEM, "logs", "deployment/pliant", "-c", "coordinator", "--tail=10", code=None),
+        *(
+            job.plane.kubectl("-n", SYSTEM, "logs", job.installed.workload, "-c", name, "--tail=20", code=None)
+            for name in ("operator", "coordinator")
+        ),
     ]
     parts += [f"--- {name}\n{job.kubectl('logs', name, '--tail=15', code=None)}" for name in job.pods()]
     return "\n".join(parts)

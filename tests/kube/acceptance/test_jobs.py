@@ -47,7 +47,7 @@ def test_a_job_outlives_its_coordinator_and_operator(installed: Installed, expec
         job.wait_active(2)
         pods = job.running()
         begin = job.step()
-        installed.plane.kubectl("-n", SYSTEM, "delete", "pod", installed.coordinator_pod(), "--wait=false")
+        installed.plane.kubectl("-n", SYSTEM, "delete", "pod", *installed.coordinator_pods(), "--wait=false")
         installed.wait_ready()
         wait_until(lambda: job.step() > begin, "steps after the coordinator's return")
         assert job.running() == pods, "no pod is created or deleted while the coordinator is away"
