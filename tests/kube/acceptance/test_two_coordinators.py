@@ -1,4 +1,4 @@
-"""Two coordinators on an etcd with TLS and users. They take the place of the one with a volume, so this file is last."""
+"""Two coordinators on an etcd with TLS and users. They replace the one with a volume, so this file is last."""
 
 import ssl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The life of an ElasticJob at a real API server: applied twice, resized by others, finished, deleted, and its events."""
+"""The life of an ElasticJob at a real API server: applied twice, resized, finished, deleted, and its events."""
 
 from __future__ import annotations
 
