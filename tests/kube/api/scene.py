@@ -93,10 +93,8 @@ class Scene:
         return {each["metadata"]["name"]: each for each in listed}
 
     def make_pod(self, meta: dict[str, Any]) -> None:
-        """Create a pod as any user may."""
-        self.http.post(
-            self.pods_path, json={"metadata": meta, "spec": {**RESTRICTED, "nodeName": self.node}}
-        ).raise_for_status()
+        """Create a pod as any user may. It has no node, so nothing runs it."""
+        self.http.post(self.pods_path, json={"metadata": meta, "spec": RESTRICTED}).raise_for_status()
 
     def live(self) -> list[str]:
         found = self.pods().items()
@@ -120,7 +118,7 @@ class Scene:
         """Do what the agent of each pod would do now."""
         for name, pod in self.pods().items():
             job = pod["metadata"].get("labels", {}).get("pliant.dev/job")
-            if job is None:
+            if job is None or f"{self.namespace}.{job}" not in [line.name for line in self.client.jobs()]:
                 continue
             key, known = f"{self.namespace}.{job}", self.agents(job)
             was_there = "pliant.dev/joined" in pod["metadata"].get("annotations", {})
