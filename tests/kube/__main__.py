@@ -57,7 +57,8 @@ def main(only: str, shell: bool, keep: bool) -> None:
 
 def _pytest(only: str) -> list[str]:
     chosen = ["-k", only] if only else []
-    return [sys.executable, "-m", "pytest", "-v", "-s", "--tb=short", "--timeout=1800", *chosen, str(HERE / "acceptance")]
+    options = ("-v", "-s", "--tb=short", "--timeout=1800")
+    return [sys.executable, "-m", "pytest", *options, *chosen, str(HERE / "acceptance")]
 
 
 def _remove(folder: Path, *, keep_logs: bool) -> None:
