@@ -60,7 +60,6 @@ def test_a_worker_that_fits_nowhere_is_named_and_the_job_ends_without_it(install
     with elastic_job(installed, "full", 1, 2, 1, ttlSecondsAfterFinished=600) as job:
         job.wait_active(1)
         pods = set(job.running())
-        job.kubectl("get", "nodes")
         for node in installed.cluster.nodes:
             installed.plane.kubectl("cordon", node.name)
         try:

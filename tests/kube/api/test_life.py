@@ -12,25 +12,21 @@ from pliant.core.messages import Cancel
 APPLY = ("apply", "--server-side", "-f", "-")
 
 
-def apply(scene: Scene, *, target: int | None, manager: str = "git") -> None:
-    """Apply the manifest of the job by server-side apply, as GitOps does; without a target it does not own the size."""
+def apply(scene: Scene) -> None:
+    """Apply the manifest of the job by server-side apply, as GitOps does, without a target: it does not own the size."""
     manifest = scene.manifest()
-    workers = manifest["spec"]["workers"]
-    if target is None:
-        del workers["target"]
-    else:
-        workers["target"] = target
+    del manifest["spec"]["workers"]["target"]
     space = ("-n", scene.namespace)
-    scene.plane.kubectl(*space, *APPLY, f"--field-manager={manager}", stdin=json.dumps(manifest))
+    scene.plane.kubectl(*space, *APPLY, "--field-manager=git", stdin=json.dumps(manifest))
 
 
 def test_a_manifest_applied_again_changes_nothing_and_leaves_a_size_that_it_does_not_name(scene: Scene) -> None:
-    apply(scene, target=None)
+    apply(scene)
     scene.until(lambda: scene.settled(6), "six pods: without a target the maximum counts")
     scene.plane.kubectl("-n", scene.namespace, "scale", "elasticjob/digits", "--replicas=2")
     scene.until(lambda: scene.settled(2), "two pods")
     before = scene.job()["metadata"]["generation"]
-    apply(scene, target=None)
+    apply(scene)
     for _ in range(2):
         scene.turn()
     assert scene.job()["metadata"]["generation"] == before
