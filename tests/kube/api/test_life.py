@@ -13,7 +13,7 @@ APPLY = ("apply", "--server-side", "-f", "-")
 
 
 def apply(scene: Scene) -> None:
-    """Apply the manifest of the job by server-side apply, as GitOps does, without a target: it does not own the size."""
+    """Apply the manifest of the job by server-side apply, as GitOps does, without a target that it would own."""
     manifest = scene.manifest()
     del manifest["spec"]["workers"]["target"]
     space = ("-n", scene.namespace)
