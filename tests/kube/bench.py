@@ -32,9 +32,9 @@ from kube.cluster import programs
 from kube.cluster.control_plane import ControlPlane, control_plane
 from kube.cluster.fake_nodes import FakeNodes
 from pliant.client import Client
-from pliant.core.messages import AgentJoin, AgentLeave
+from pliant.core.messages import AgentJoin, AgentLeave, Code
 from pliant.core.model.names import AgentId
-from pliant.errors import PliantError
+from pliant.errors import Refused
 from pliant.kube.manifests.crd import custom_resource_definition
 
 PATIENCE_S = 3600.0  # no figure fails the run; only a change that never ends does
@@ -111,8 +111,9 @@ class Agents:
     def _send(self, key: str, command: AgentJoin | AgentLeave) -> None:
         try:
             self._client.send(key, command)
-        except PliantError as error:
-            print(f"  {key}: {error.why}", flush=True)
+        except Refused as error:
+            if error.code != Code.NO_JOB:  # its job has ended
+                raise
 
     def leave_as_asked(self, job: str) -> None:
         """Let the agents of one job go that the operator asked to leave."""

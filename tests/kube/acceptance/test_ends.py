@@ -1,4 +1,4 @@
-"""How jobs end that do not finish: by a fatal exit code, by deletion, and by deletion while the operator is away."""
+"""Jobs that end without finishing: by a fatal exit code, by deletion, and by deletion while the operator is away."""
 
 from kube.acceptance.installed import SYSTEM, Installed, Job, elastic_job, job_manifest, wait_until
 
