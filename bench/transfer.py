@@ -84,7 +84,7 @@ def receive(pipe: Connection) -> None:
         fed: queue.SimpleQueue[Any] = queue.SimpleQueue()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.perf_counter()
-        download = StateDownload(peers, generation, donors, lambda *signals, fed=fed: fed.put(signals))  # type: ignore[misc]
+        download = StateDownload(peers, generation, donors, lambda *signals, fed=fed: fed.put(signals))
         download.start()
         fed.get(timeout=PATIENCE_S)
         took = time.perf_counter() - began

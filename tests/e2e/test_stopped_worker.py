@@ -23,7 +23,9 @@ def test_a_stopped_worker_is_replaced_and_no_other_is_lost(tmp_path: Path) -> No
         assert run.members()[survivor] == before[survivor]
         with run.client() as client:
             events = [event for _, event in client.events(run.job, 0, 1000)]
-        lost = {event.member: event.why for event in events if isinstance(event, m.MemberGone) and event.how == "lost"}
+        lost = {
+            str(event.member): event.why for event in events if isinstance(event, m.MemberGone) and event.how == "lost"
+        }
         assert list(lost) == [victim]
         assert "lease" not in lost[victim]
         run.sees(f"{victim} was stopped (SIGSTOP) for 2 s while the other workers waited for it; killed it")
