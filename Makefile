@@ -137,6 +137,9 @@ bench-growth: $(STAMP)  ## Measure stores, starts and audits with a million step
 bench-core: $(STAMP)  ## Measure the decision code
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
 
+bench-ps: $(STAMP)  ## Measure parameter servers: rows per second, latency, and the cost of the backup
+	$(BIN)/python bench/ps.py
+
 bench-cluster: $(STAMP)  ## Compare policies for many jobs on published workloads, in TRACES=DIR
 	$(BIN)/python bench/cluster.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
 

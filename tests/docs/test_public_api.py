@@ -33,6 +33,8 @@ def test_every_public_name_exists() -> None:
         "pliant.torch",
         "pliant.records",
         "pliant.tasks",
+        "pliant.ps",
+        "pliant.torch.tables",
         "pliant.client",
         "pliant.errors",
         *ADAPTERS,
@@ -58,6 +60,7 @@ def test_every_internal_package_exists() -> None:
         "tensorflow",
         "records",
         "tasks",
+        "ps",
         "client",
         "errors",
     }

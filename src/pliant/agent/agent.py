@@ -154,22 +154,7 @@ class AgentProcess:
         found, saved = opened.now.job, opened.now.checkpoint
         self._progress = Progress(found.step, found.total_steps, None if saved is None else saved.lineage.step)
         self._plan = replace(self._plan, spec=opened.now.spec)
-        # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
-        self._state = Supervisor(
-            id=agent_id(),
-            role=settings.read_worker().role or "",
-            run_id=str(found.revision),
-            capacity=self._plan.capacity,
-            address=agent_address(self._plan, place),
-            install_id=install_id(self._folder),
-            stop_s=self._plan.shutdown_s,
-            grace_s=self._plan.grace_s,
-            max_restarts=self._plan.spec.max_restarts,
-            script_joins=found.total_steps is not None,
-            trains=bool(opened.now.members),
-            elsewhere=frozenset(line.id for line in opened.now.members if line.agent != agent_id()),
-            stall_s=settings.read().stall_s,
-        )
+        self._state = self._first_state(opened, place)
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
         self._announce_metrics(client, place)
         env = worker_environment(self._plan, self._folder, place, token_file, self._state.id, found.generation)
@@ -207,6 +192,25 @@ class AgentProcess:
             watch.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def _first_state(self, opened: OpenedJob, place: CoordinatorAddress) -> Supervisor:
+        found = opened.now.job
+        return Supervisor(
+            id=agent_id(),
+            role=settings.read_worker().role or "",
+            run_id=str(found.revision),  # workers of an earlier run joined at a lower one
+            capacity=self._plan.capacity,
+            server_count=self._plan.servers,
+            address=agent_address(self._plan, place),
+            install_id=install_id(self._folder),
+            stop_s=self._plan.shutdown_s,
+            grace_s=self._plan.grace_s,
+            max_restarts=self._plan.spec.max_restarts,
+            script_joins=found.total_steps is not None,
+            trains=bool(opened.now.members),
+            elsewhere=frozenset(line.id for line in opened.now.members if line.agent != agent_id()),
+            stall_s=settings.read().stall_s,
+        )
 
     def _announce_metrics(self, client: Client, place: CoordinatorAddress) -> None:
         """Print where Prometheus reads the metrics, if --metrics-port was given."""
@@ -318,6 +322,8 @@ class AgentProcess:
 
     def _act(self, action: v.Action) -> None:
         match action:
+            case v.Start(member, is_server=True):
+                self._workers.start_server(member)
             case v.Start(member):
                 self._workers.start(member, self._state.draining | self._state.stopping)
             case v.StartSeat(launch, member):

@@ -26,6 +26,7 @@ class RunPlan:
     spec: JobSpec
     script: Script
     capacity: int  # how many workers this machine has room for
+    servers: int = 0  # parameter servers that this machine runs beside its workers
     devices: int = 0  # accelerators to be seen here
     checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
     kind: Framework = "torch"

@@ -19,6 +19,7 @@ from pliant.agent.logs.rotate import remove_oldest
 from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
+from pliant.agent.process.script import Script
 from pliant.agent.process.template import TORCH, WARMING
 from pliant.agent.process.usage import Usage, is_stopped, usages
 from pliant.agent.process.worker_env import WorkerEnvironment, environments, error_file, host_and_port, live_environment
@@ -91,6 +92,15 @@ class Workers:
         seat = self._take_seat(member, leaving)
         self._run(member, live_environment(member, seat, self._surroundings), seat, None)
 
+    def start_server(self, member: MemberId) -> None:
+        """Start a parameter server. It has no device, and is never forked from the template."""
+        saved = self._plan.spec.checkpoints
+        options = ("--save-every", f"{saved.seconds:g}", "--keep", str(saved.keep))
+        sink = self._open_sink(member, 0)
+        self._running[member] = _Worker(sink, None)
+        env = {**self._env, "PLIANT_MEMBER": member}
+        self._processes.start(member, Script("module", "pliant.ps", options).argv(), env, sink)
+
     def start_seat(self, launch: Launch, member: MemberId) -> None:
         """Start a worker of a launch."""
         assert self._surroundings is not None
@@ -108,18 +118,7 @@ class Workers:
         self._run(member, env, self._seats[member], int(env["RANK"]))
 
     def _run(self, member: MemberId, env: Mapping[str, str], local_rank: int, rank: int | None) -> None:
-        show = _Shown(self._output, member)
-        if self._plan.logs.log_dir is None:  # in a folder of the user's, nothing is removed
-            remove_oldest(self._folder.logs, LOGS_KEPT, [*self._running, member])
-        sink = self._plan.logs.sink(
-            self._folder.logs,
-            member,
-            local_rank,
-            show.line,
-            self._output.warn,
-            show_error=show.error,
-            show_bar=show.bar,
-        )
+        sink = self._open_sink(member, local_rank)
         self._running[member] = _Worker(sink, rank)
         self._began = self._began or time.monotonic()
         env = {**self._env, **env, "PLIANT_MEMBER": member}
@@ -129,6 +128,20 @@ class Workers:
             self._processes.fork(member, script, env, sink)
         else:
             self._processes.start(member, script.argv(), env, sink)
+
+    def _open_sink(self, member: MemberId, local_rank: int) -> OutputSink:
+        show = _Shown(self._output, member)
+        if self._plan.logs.log_dir is None:  # in a folder of the user's, nothing is removed
+            remove_oldest(self._folder.logs, LOGS_KEPT, [*self._running, member])
+        return self._plan.logs.sink(
+            self._folder.logs,
+            member,
+            local_rank,
+            show.line,
+            self._output.warn,
+            show_error=show.error,
+            show_bar=show.bar,
+        )
 
     def _take_seat(self, member: MemberId, leaving: Set[MemberId]) -> int:
         """Return the lowest local rank that no staying worker has; it selects the worker's device."""

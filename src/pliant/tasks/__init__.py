@@ -6,6 +6,7 @@ with pliant.tasks.join() as job:
 """
 
 from pliant.tasks.job import TaskJob, join
-from pliant.tasks.run import LeftQueue, TaskRun
+from pliant.tasks.left import LeftQueue
+from pliant.tasks.run import TaskRun
 
 __all__ = ["LeftQueue", "TaskJob", "TaskRun", "join"]

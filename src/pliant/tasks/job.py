@@ -8,9 +8,9 @@ import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pliant import settings
 from pliant.core.model.names import AgentId, MemberId
@@ -19,14 +19,22 @@ from pliant.core.tasks.messages import JoinTasks
 from pliant.core.tasks.model import ShardKind, TaskTerms
 from pliant.credentials import TlsFiles, read_token
 from pliant.errors import BadInput
+from pliant.ps.access import LocalRows, RowAccess, TableAccess
+from pliant.ps.client import ServerRows
+from pliant.ps.tables.spec import PushPolicy, Table, check_tables, table_terms
+from pliant.tasks.left import LeftQueue
 from pliant.tasks.link import ShardLink
-from pliant.tasks.run import LeftQueue, MapStyle, TaskRun, check_data
+from pliant.tasks.run import MapStyle, TaskRun, check_data
 from pliant.tasks.source import LocalQueue, ShardFeed
 from pliant.train.coordinator_link import JobAlreadyEnded
 from pliant.train.process import SigtermListener, log_to_stderr, process_age_s
 
+if TYPE_CHECKING:
+    from pliant.train.peer.tls import PeerTls
+
 log = logging.getLogger(__name__)
 
+AT_ONCE = PushPolicy()
 ERROR_MAX = 1000  # characters of an exception that are reported
 
 
@@ -85,14 +93,18 @@ class TaskJob:
         evaluate_every: int = 0,
         deadline_s: float = 300.0,
         collate: Callable[[list[Any]], Any] | None = None,
+        tables: Sequence[Table] = (),
+        pushes: PushPolicy = AT_ONCE,
     ) -> TaskRun:
         """Join the queue and return its run. Raises if a setting differs from that of the other members.
 
         A shard is `records_per_shard` records in a row, and belongs to one member at a time. `shuffle` shuffles the
         shards of each epoch by the seed. `evaluation` is data whose shards come between those for training, every
         `evaluate_every` shards, and after each epoch by default. A shard without progress for `deadline_s` is given to
-        another member. `collate` makes a batch of a list of records.
+        another member. `collate` makes a batch of a list of records. `tables` are those of the parameter servers, and
+        `pushes` decides what becomes of a push.
         """
+        check_tables(tables, pushes)
         terms = TaskTerms(
             records=check_data("data", data),
             records_per_shard=records_per_shard,
@@ -102,11 +114,12 @@ class TaskJob:
             evaluation_records=0 if evaluation is None else check_data("evaluation", evaluation),
             evaluate_every=evaluate_every,
             deadline_s=float(deadline_s),
+            extra=table_terms(tables, pushes),
         )
         sources = (
             {ShardKind.TRAIN: data} if evaluation is None else {ShardKind.TRAIN: data, ShardKind.EVALUATE: evaluation}
         )
-        return self._start(terms, sources, batch_size, collate)
+        return self._start(terms, sources, batch_size, collate, tables, pushes)
 
     def predict(
         self,
@@ -116,6 +129,7 @@ class TaskJob:
         records_per_shard: int,
         deadline_s: float = 300.0,
         collate: Callable[[list[Any]], Any] | None = None,
+        tables: Sequence[Table] = (),
     ) -> TaskRun:
         """Join the queue for one pass over the data, in which nothing is trained. `run.numbers` names the records."""
         terms = TaskTerms(
@@ -124,8 +138,9 @@ class TaskJob:
             shuffled=False,
             predicts=True,
             deadline_s=float(deadline_s),
+            extra=table_terms(tables, PushPolicy()),
         )
-        return self._start(terms, {ShardKind.PREDICT: data}, batch_size, collate)
+        return self._start(terms, {ShardKind.PREDICT: data}, batch_size, collate, tables, PushPolicy())
 
     def _start(
         self,
@@ -133,6 +148,8 @@ class TaskJob:
         data: dict[ShardKind, MapStyle],
         batch_size: int,
         collate: Callable[[list[Any]], Any] | None,
+        tables: Sequence[Table],
+        pushes: PushPolicy,
     ) -> TaskRun:
         if self._run is not None:
             raise BadInput("a job has one run. Join another job for other data.")
@@ -141,8 +158,24 @@ class TaskJob:
         if batch_size < 1:
             raise BadInput(f"batch_size must be 1 or more, got {batch_size}")
         source = self._connect(terms)
-        self._run = TaskRun(source, terms, data, batch_size, collate)
+        access = self._open_tables(tables, pushes, source) if tables else None
+        self._run = TaskRun(source, terms, data, batch_size, collate, access)
         return self._run
+
+    def _open_tables(self, tables: Sequence[Table], pushes: PushPolicy, source: ShardFeed) -> TableAccess:
+        rows: RowAccess = LocalRows(tables, pushes)
+        if isinstance(source, ShardLink):
+            rows = ServerRows(self.member, tables, pushes, source.layouts, source.check, self._peer_tls())
+        self._closing.append(rows.close)
+        return TableAccess(self.member, tables, pushes, rows)
+
+    def _peer_tls(self) -> PeerTls | None:
+        """Return the encryption of connections to parameter servers; None if no CA is configured."""
+        if self._settings.ca_file is None:
+            return None
+        from pliant.train.peer.tls import PeerTls
+
+        return PeerTls()
 
     def _connect(self, terms: TaskTerms) -> ShardFeed:
         found = self._settings

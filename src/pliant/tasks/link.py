@@ -22,6 +22,8 @@ from pliant.core.tasks.member import MemberCommand, TaskMember
 from pliant.core.tasks.model import HeldShard
 from pliant.credentials import TlsFiles, Token
 from pliant.errors import PliantError, Refused, Unreachable
+from pliant.ps.client import LayoutNews
+from pliant.tasks.left import LeftQueue
 from pliant.train.coordinator_link import MemberLink
 from pliant.wire.views import PeerKey
 
@@ -44,6 +46,7 @@ class ShardLink:
         deadline_s: float,
     ) -> None:
         self._job = job
+        self.layouts = LayoutNews()  # of the parameter servers
         self._client = Client(endpoints, token, patience_s=PATIENCE_S, tls=tls)
         self._link = MemberLink(endpoints, token, job, member, tls)
         self._changed = threading.Condition()
@@ -89,6 +92,11 @@ class ShardLink:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._state.has_reports or self._sending), GOODBYE_S)
 
+    def check(self) -> None:
+        """Raise LeftQueue if this member must not even finish its batch."""
+        if self._state.is_cut_off:
+            raise LeftQueue(*self._state.left)
+
     def must_stop(self, shard: HeldShard) -> bool:
         with self._changed:
             return self._state.must_stop(shard)
@@ -121,8 +129,11 @@ class ShardLink:
     def feed(self, signal: s.Signal) -> None:
         """Ignore signals for the machine of a live member."""
 
-    def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:  # noqa: ARG002 - keys are for peers
-        """Follow the state of the job and of this member."""
+    def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+        """Follow the state of the job and of this member, and the layout of the parameter servers."""
+        for key in keys:
+            if view.layout is not None and key.generation == view.layout.number:
+                self.layouts.put(view.layout, key.key)
         with self._changed:
             self._state.follow_job(view.state, draining=view.draining)
             self._changed.notify_all()

@@ -9,22 +9,11 @@ from typing import Any, Protocol
 from pliant.core.data.sample_order import MASK_64
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, digest_key
 from pliant.errors import BadInput, PliantError
+from pliant.ps.access import ArrayLike, Gradients, TableAccess
+from pliant.ps.tables.rows import Floats
+from pliant.tasks.left import LeftQueue
 from pliant.tasks.source import ShardFeed
 from pliant.train.data.order import digest_range
-
-
-class LeftQueue(SystemExit):
-    """This member left the queue before all shards were done. Code after the loop must not run.
-
-    It is a `SystemExit`, with code 0 if the leave was planned, 75 if the member was fenced, and 1 if the job failed.
-    """
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(code)
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
 
 
 class MapStyle(Protocol):
@@ -50,7 +39,9 @@ class TaskRun:
         data: dict[ShardKind, MapStyle],
         batch_size: int,
         collate: Callable[[list[Any]], Any] | None,
+        tables: TableAccess | None = None,
     ) -> None:
+        self._tables = tables
         self._source, self._terms, self._data = source, terms, data
         self._batch_size, self._collate = batch_size, collate
         self.kind = terms.kind
@@ -73,6 +64,27 @@ class TaskRun:
         """
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
+
+    def pull(self, table: str, ids: ArrayLike) -> Floats:
+        """Return the rows of a table by their ids, as float32 values in the shape of the ids and one more dimension."""
+        return self._access().pull(table, ids)
+
+    def push(self, gradients: Gradients) -> bool:
+        """Apply gradients to rows, by table: `{"ads": (ids, gradients)}`. Gradients of equal ids are added up.
+
+        Returns True once both copies of every row have them. False: too many updates came between (`staleness_max`),
+        and nothing or only a part was applied; pull and compute the batch again.
+        """
+        return self._access().push(gradients)
+
+    def create(self, table: str, ids: ArrayLike, values: ArrayLike) -> None:
+        """Create rows with these values, such as those of dense variables. Rows that exist stay as they are."""
+        self._access().create(table, ids, values)
+
+    def _access(self) -> TableAccess:
+        if self._tables is None:
+            raise BadInput("This run has no tables. Pass tables=[Table(...)] to job.train or job.predict.")
+        return self._tables
 
     def __iter__(self) -> Iterator[Any]:
         while (shard := self._source.next_shard()) is not None:

@@ -21,6 +21,7 @@ from pliant.core.messages import Code, Command, Join, Report
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
+from pliant.core.ps.messages import JoinServers
 from pliant.core.tasks.messages import JoinTasks
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
@@ -85,7 +86,7 @@ class MemberLink:
         self._client.about(patience_s=JOIN_PATIENCE_S)
         return self._client.job(self._job).created_at
 
-    def join(self, command: Join | JoinTasks) -> None:
+    def join(self, command: Join | JoinTasks | JoinServers) -> None:
         """Return once this worker is a member. Raises the coordinator's refusal."""
         try:
             self._client.send(self._job, command, patience_s=JOIN_PATIENCE_S)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pliant.core import messages as m
 from pliant.core.allocate import Pool
+from pliant.core.ps import messages as p
 from pliant.core.submissions import Submission
 from pliant.core.tasks import messages as t
 from pliant.wire import api
@@ -260,6 +261,8 @@ COMMANDS: dict[type, Route] = {
     t.AdvanceShard: _command("advance-shard", Scope.JOIN, t.AdvanceShard, "Report the processed records of a shard."),
     t.CompleteShard: _command("complete-shard", Scope.JOIN, t.CompleteShard, "Report that a shard is done."),
     t.FailShard: _command("fail-shard", Scope.JOIN, t.FailShard, "Report that user code raised on a shard."),
+    p.JoinServers: _command("join-servers", Scope.JOIN, p.JoinServers, "Join a task queue as a parameter server."),
+    p.ReportCopied: _command("copied", Scope.JOIN, p.ReportCopied, "Report that copies of buckets are filled."),
     m.RequestCheckpoint: _command(
         "checkpoint", Scope.ADMIN, m.RequestCheckpoint, "Save the state at the next boundary."
     ),

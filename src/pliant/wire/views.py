@@ -22,6 +22,7 @@ from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View, spare_why
 from pliant.core.model.world import World, WorldKind
+from pliant.core.ps.model import BucketLayout
 from pliant.errors import BadInput
 
 
@@ -80,6 +81,8 @@ class ViewDelta:
     checkpoint_wanted: bool = False
     split_storage: bool = False
     save_steps: int = 0
+    layout: BucketLayout | int | None = None  # a number: the one that the member has
+    table_history: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,14 @@ def view_delta(before: View | None, after: View) -> ViewDelta:
         checkpoint_wanted=after.checkpoint_wanted,
         split_storage=after.split_storage,
         save_steps=after.save_steps,
+        layout=_layout_since(before, after),
+        table_history=after.table_history,
     )
+
+
+def _layout_since(before: View | None, after: View) -> BucketLayout | int | None:
+    known = before is not None and before.layout is not None and before.layout == after.layout
+    return after.layout.number if known and after.layout is not None else after.layout
 
 
 WorldPositions = Mapping[MemberId, tuple[int, int, int]]
@@ -162,6 +172,10 @@ def peer_keys(job: Job, key: Callable[[str, float, int], str]) -> PeerKeys:
             if had not in longer:
                 longer[had] = (*had, another)
             found[member] = longer[had]
+    if job.ps is not None:
+        number = job.ps.layout.number
+        shared = (PeerKey(number, key(job.name, job.created_at, number)),)
+        found.update(dict.fromkeys(job.members, shared))
     return found
 
 
@@ -220,6 +234,8 @@ def apply_update(before: View | None, update: ViewUpdate) -> View:
         save_steps=change.save_steps,
         immediate=update.immediate,
         spare_why=update.spare_why,
+        layout=_layout(change.layout, before),
+        table_history=change.table_history,
     )
 
 
@@ -269,6 +285,15 @@ def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[
 
 
 # --------------------------------------------------------------------------------------------------- reading
+
+
+def _layout(item: BucketLayout | int | None, before: View | None) -> BucketLayout | None:
+    if not isinstance(item, int):
+        return item
+    known = before.layout if before is not None else None
+    if known is None or known.number != item:
+        raise BadInput(f"This delta refers to layout {item}, which this member does not have; watch again from 0.")
+    return known
 
 
 def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:

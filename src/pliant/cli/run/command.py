@@ -42,6 +42,13 @@ PLIANT_OPTIONS = [
         type=option_types.parse_schedule,
         text="Number of workers from a step on, such as 0:2,1000:8, for a live job.",
     ),
+    _option(
+        "--ps",
+        metavar="N",
+        type=_COUNT,
+        default=0,
+        text="Parameter servers that this machine runs beside its workers, for a task queue.",
+    ),
     _option("--spares", metavar="N", type=_COUNT, default=0, text="Standby workers beyond the target."),
     _option("--queue", metavar="NAME", text="Share the coordinator's pool with other jobs, in this queue."),
     _option(

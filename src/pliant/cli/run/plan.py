@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pliant.agent.plan import RunPlan
     from pliant.agent.process.script import Script
     from pliant.agent.process.worker_env import Framework
+    from pliant.core.model.job import Mode
     from pliant.credentials import CoordinatorAddress
 
 SHUTDOWN_S = 30.0
@@ -68,6 +69,7 @@ class RunOptions:
     target: int | None = None
     schedule: Schedule = ()
     spares: int = 0
+    ps: int = 0
     queue: str | None = None
     priority: int = 0
     chaos: bool = False
@@ -150,7 +152,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     """Return the plan. Raise BadInput or click.UsageError for options that cannot be used."""
     from pliant.agent.plan import RunPlan
     from pliant.core.model.checkpoint import CheckpointPolicy
-    from pliant.core.model.job import JobSpec, Mode, Target
+    from pliant.core.model.job import JobSpec, Target
 
     options, etcd = apply_etcd(options)
     notes = ignored_flags(options)
@@ -165,16 +167,15 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
     tls = own_tls(listen, configured_tls(machine, flags))
     listen = metrics_address(options, listen, elsewhere)
-    conf = options.rdzv_conf or RdzvConf()
     plan = RunPlan(
         job=name,
         spec=JobSpec(
             size_min=sizes.low,
             size_max=sizes.high,
             target=None if options.target is None else Target(options.target),
-            wait_limit_s=options.wait_limit_s or conf.wait_limit_s,
+            wait_limit_s=options.wait_limit_s or (options.rdzv_conf or RdzvConf()).wait_limit_s,
             max_restarts=options.max_restarts,
-            mode=Mode(options.mode),
+            mode=job_mode(options),
             spares=options.spares,
             roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
             checkpoints=CheckpointPolicy(*options.checkpoint_every, keep=options.checkpoint_keep),
@@ -185,6 +186,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         ),
         script=script,
         capacity=sizes.capacity,
+        servers=options.ps,
         devices=visible_device_count(machine.variables.get("CUDA_VISIBLE_DEVICES"), machine.gpus),
         checkpoint_dir=checkpoint_place(name, options.checkpoint_dir),
         kind=options.kind,
@@ -207,6 +209,17 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         store=None if etcd is None else store_of(etcd, name),
     )
     return PlannedRun(plan, elsewhere, tuple(notes))
+
+
+def job_mode(options: RunOptions) -> Mode:
+    """Return the mode. Parameter servers need a task queue."""
+    from pliant.core.model.job import Mode
+
+    if options.ps and options.mode not in ("auto", "tasks"):
+        raise BadInput(f"--ps {options.ps} needs a task queue: leave out --mode {options.mode}, or pass --mode tasks.")
+    if options.ps and options.queue:
+        raise BadInput("--ps and --queue cannot be combined: a pool grants slots to workers, not to parameter servers.")
+    return Mode.TASKS if options.ps else Mode(options.mode)
 
 
 def ignored_flags(options: RunOptions) -> list[str]:

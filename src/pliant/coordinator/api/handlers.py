@@ -41,6 +41,7 @@ from pliant.core.allocate import Pool
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
+from pliant.core.ps.messages import JoinServers
 from pliant.core.tasks.messages import JoinTasks
 from pliant.errors import StoreError
 from pliant.stores.base import Entry, Store
@@ -148,7 +149,7 @@ class Handlers:
     async def _command(self, call: Call) -> bytes:
         command: Command = truncate_texts(call.body)  # type: ignore[arg-type]  # these routes have commands as bodies
         answer = await self._execute(call.job, command)
-        if isinstance(command, Join | JoinTasks):
+        if isinstance(command, Join | JoinTasks | JoinServers):
             self._track_connection(call, Sender("member", command.member))
         elif isinstance(command, AgentJoin):
             self._track_connection(call, Sender("agent", command.agent))

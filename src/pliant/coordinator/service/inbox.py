@@ -11,6 +11,7 @@ from pliant.core.messages.commands import SCHEDULED
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
+from pliant.core.ps.messages import JoinServers, ReportCopied
 from pliant.core.tasks.messages import AdvanceShard, CompleteShard, FailShard, JoinTasks, ShardOverdue, TakeShards
 from pliant.core.tasks.model import HeldShard
 
@@ -154,6 +155,8 @@ def sender_of(command: Command) -> MemberId | None:
         case JoinTasks(member=member) | TakeShards(member=member) | AdvanceShard(member=member):
             return member
         case CompleteShard(member=member) | FailShard(member=member):
+            return member
+        case JoinServers(member=member) | ReportCopied(member=member):
             return member
         case _:
             return None

@@ -45,6 +45,8 @@ from pliant.core.model.job import Job, JobState, Member, Mode, Target, member_li
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.core.policy.schedule import passed_entry
+from pliant.core.ps.decide import decide_server
+from pliant.core.ps.messages import ServerCommand
 from pliant.core.tasks.decide import decide_task
 from pliant.core.tasks.messages import ShardOverdue, ShardProgress, TaskCommand
 
@@ -113,6 +115,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
         case _ if isinstance(command, TaskCommand):
             return decide_task(job, command, now)
+        case _ if isinstance(command, ServerCommand):
+            return decide_server(job, command, now)
         case _:
             assert_never(command)
 

@@ -20,6 +20,8 @@ from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId
 from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World, WorldKind
+from pliant.core.ps.evolve import evolve_servers, without_servers
+from pliant.core.ps.messages import LayoutChanged, ServerEvent, ServerJoined
 from pliant.core.tasks.evolve import evolve_tasks, without_member, without_members
 from pliant.core.tasks.messages import ShardDone, TaskEvent, TaskMemberJoined
 
@@ -99,8 +101,8 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, failures=(*counted_failures(job, event.at), WorkerFailure(event.at, job.furthest_step)))
         case m.StateChanged():
             return _in_state(job, event)
-        case _ if isinstance(event, TaskEvent):
-            return _with_task_event(job, event)
+        case _ if isinstance(event, TaskEvent | ServerEvent):
+            return _with_task_event(job, event) if isinstance(event, TaskEvent) else _with_server_event(job, event)
         case _:
             assert_never(event)
 
@@ -120,6 +122,17 @@ def _with_task_event(job: Job, event: TaskEvent) -> Job:
             return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + 1)
         case _:
             return change(job, tasks=tasks)
+
+
+def _with_server_event(job: Job, event: ServerEvent) -> Job:
+    table = evolve_servers(job.ps, event, job.attempt)
+    if isinstance(event, LayoutChanged):
+        return change(job, ps=table, generation=table.layout.number)
+    if not isinstance(event, ServerJoined):
+        return change(job, ps=table)
+    member = Member(event.member, event.number, event.agent, address=event.address, pid=event.pid, is_server=True)
+    members = {**job.members, member.id: member}
+    return change(job, ps=table, members=members, joined=event.number)
 
 
 def _with_steps(job: Job, head: Lineage) -> Job:
@@ -173,6 +186,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         fingerprint=job.fingerprint,
         rollback_generation=job.rollback_generation,
         tasks=without_members(job.tasks) if job.tasks is not None else None,
+        ps=without_servers(job.ps) if job.ps is not None else None,
     )
 
 
@@ -340,7 +354,7 @@ def _without_member(job: Job, event: m.MemberGone) -> Job:
         broken=broken,
         unenterable_generations=frozenset(unenterable),
         gone_in_open_worlds=gone,
-        losses_without_progress=job.losses_without_progress + (event.how == "lost"),
+        losses_without_progress=job.losses_without_progress + (event.how == "lost" and member in job.workers),
         tasks=without_member(job.tasks, member, lost=event.how == "lost") if job.tasks is not None else None,
     )
 

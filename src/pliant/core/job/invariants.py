@@ -30,6 +30,8 @@ from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import mismatch_why
 from pliant.core.model.world import WorldKind
+from pliant.core.ps.invariants import layout_violation, table_change_violation
+from pliant.core.ps.messages import LayoutChanged
 from pliant.core.tasks.invariants import task_change_violation, task_state_violation
 from pliant.core.tasks.messages import TaskEvent
 
@@ -165,7 +167,13 @@ def task_queues_are_sound(job: Job) -> str:
     return task_state_violation(job.tasks, job.members) if job.tasks is not None else ""
 
 
+def layouts_are_sound(job: Job) -> str:
+    """Every bucket has one primary, and its copies lie on different servers."""
+    return layout_violation(job.ps.layout) if job.ps is not None else ""
+
+
 STATE_INVARIANTS = (
+    layouts_are_sound,
     open_worlds_ascend,
     open_worlds_are_not_sealed,
     only_the_first_open_world_seals,
@@ -184,11 +192,17 @@ STATE_INVARIANTS = (
 
 
 def generations_are_never_reused(before: Job, event: Event, after: Job) -> str:
-    """Rule 4: a new world or launch has the next number, and nothing else changes the number."""
-    number = before.generation + 1 if isinstance(event, WorldFormed | Launched) else before.generation
-    formed = number
-    if isinstance(event, WorldFormed | Launched):
-        formed = event.world.number if isinstance(event, WorldFormed) else event.launch.number
+    """Rule 4: a new world, launch or layout has the next number, and nothing else changes the number."""
+    number = formed = before.generation
+    if isinstance(event, WorldFormed | Launched | LayoutChanged):
+        number += 1
+        match event:
+            case WorldFormed():
+                formed = event.world.number
+            case Launched():
+                formed = event.launch.number
+            case LayoutChanged():
+                formed = event.layout.number
     if (formed, after.generation) != (number, number):
         return f"rule 4: generation {formed} was formed and {after.generation} is the newest; expected {number}"
     return ""
@@ -348,7 +362,15 @@ def done_shards_stay_done(before: Job, event: Event, after: Job) -> str:
     return task_change_violation(before.tasks, event, after.tasks)
 
 
+def buckets_keep_a_filled_copy(before: Job, event: Event, after: Job) -> str:
+    """Servers: a bucket stays on a server that has its rows, as long as there is one."""
+    if before.ps is None or after.ps is None or isinstance(event, JobCreated):
+        return ""
+    return table_change_violation(before.ps, after.ps)
+
+
 CHANGE_INVARIANTS = (
+    buckets_keep_a_filled_copy,
     generations_are_never_reused,
     numbers_never_go_back,
     durable_steps_stay,

@@ -18,6 +18,7 @@ from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.ps.decide import next_of_servers
 from pliant.core.tasks.decide import next_of_tasks
 
 BAD_PAIR_FAILURES = 3  # failed wirings of one pair before one of the two is barred (rule 11)
@@ -39,6 +40,14 @@ class KeepWorlds:
     why: str
 
 
+def _next_before_tasks(job: Job, now: float) -> tuple[Event, ...]:
+    """Return what follows while a job has parameter servers, and no worker has joined yet."""
+    if job.state is JobState.STOPPING:
+        return (StateChanged(now, job.ends_as or JobState.CANCELLED, job.why),)
+    is_now = (JobState.WAITING, f"0 of the {job.spec.size_min} workers needed")
+    return () if is_now == (job.state, job.why) else (StateChanged(now, *is_now),)
+
+
 def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
     """Return the next event that follows; `()` for a settled job. Call after decisions, until it returns nothing."""
     if job.state.ended:
@@ -47,8 +56,12 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return next_launch(job, now)
     if permitted := permit_workers(job, now):
         return permitted
+    if job.ps is not None and (moved := next_of_servers(job, job.ps, now)):
+        return moved
     if job.tasks is not None:
         return next_of_tasks(job, job.tasks, now)
+    if job.ps is not None:
+        return _next_before_tasks(job, now)
     barred = _member_to_bar(job, now)
     if barred is not None:
         return (barred,)

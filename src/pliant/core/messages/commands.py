@@ -10,6 +10,7 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import Dispute, FailingSlots, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.ps.messages import ServerCommand
 from pliant.core.tasks.messages import TaskCommand
 
 SCHEDULED = "scheduled"  # why a checkpoint is saved when its interval is over
@@ -306,4 +307,5 @@ Command = (
     | Suspect
     | WaitOver
     | TaskCommand
+    | ServerCommand
 )

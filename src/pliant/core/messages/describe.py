@@ -12,6 +12,8 @@ from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, JobSpec, JobState, Mode, Terms
 from pliant.core.policy.schedule import describe_schedule
+from pliant.core.ps.describe import describe_server_event
+from pliant.core.ps.messages import ServerEvent
 from pliant.core.tasks.describe import describe_task_event
 from pliant.core.tasks.messages import TaskEvent
 
@@ -78,7 +80,21 @@ def describe(event: m.Event) -> str:
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
-            return describe_task_event(event) if isinstance(event, TaskEvent) else _describe_checkpoint_event(event)
+            return _describe_other(event)
+
+
+def _describe_other(
+    event: TaskEvent
+    | ServerEvent
+    | m.CheckpointPublished
+    | m.PartWritten
+    | m.CheckpointRequested
+    | m.CheckpointFailed
+    | m.CheckpointUnreadable,
+) -> str:
+    if isinstance(event, TaskEvent):
+        return describe_task_event(event)
+    return describe_server_event(event) if isinstance(event, ServerEvent) else _describe_checkpoint_event(event)
 
 
 def _describe_creation(event: m.JobCreated) -> str:

@@ -14,6 +14,7 @@ from pliant.core.model.job import Disputed, FailingSlots, JobSpec, JobState, Mem
 from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
+from pliant.core.ps.messages import ServerEvent
 from pliant.core.tasks.messages import TaskEvent
 
 
@@ -358,4 +359,5 @@ Event = (
     | WorkerFailed
     | StateChanged
     | TaskEvent
+    | ServerEvent
 )

@@ -18,6 +18,7 @@ from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
 from pliant.core.policy.schedule import Schedule, scheduled_size
+from pliant.core.ps.model import ServerTable
 from pliant.core.tasks.model import TaskState
 
 
@@ -182,6 +183,7 @@ class Member:
     address: str = ""  # for its peers, as host:port; empty: none
     pid: int = 0
     fingerprint: Fingerprint = ()  # empty: it is not compared
+    is_server: bool = False  # a parameter server, not a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ class Job:
     granted_why: str = ""
     permits: dict[MemberId, AgentId] = field(default_factory=dict)  # in a queue: started or not, they have not ended
     tasks: TaskState | None = None  # of a task queue, since its first member joined
+    ps: ServerTable | None = None  # parameter servers of a task queue, since the first one joined
 
     def world(self, number: int) -> World | None:
         """Return the open world with that number, or None."""
@@ -275,6 +278,13 @@ class Job:
     @property
     def newest(self) -> World | None:
         return self.worlds[-1] if self.worlds else None
+
+    @property
+    def workers(self) -> dict[MemberId, Member]:
+        """The members that are not parameter servers."""
+        if self.ps is None:
+            return self.members
+        return {name: member for name, member in self.members.items() if not member.is_server}
 
     @property
     def is_live(self) -> bool:

@@ -11,6 +11,7 @@ from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
+from pliant.core.ps.model import BucketLayout
 
 
 class MemberState(StrEnum):
@@ -49,6 +50,8 @@ class View:
     immediate: bool = False  # as `Member.immediate`
     save_steps: int = 0  # steps between checkpoints; 0: not by steps
     spare_why: str = ""  # why it is a spare; empty: it is none
+    layout: BucketLayout | None = None  # of the parameter servers, once there are some
+    table_history: int = 0  # the attempt with which their tables began
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
@@ -77,6 +80,8 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         immediate=record is not None and record.immediate,
         save_steps=job.spec.checkpoints.steps,
         spare_why=spare_why(job, member),
+        layout=job.ps.layout if job.ps is not None else None,
+        table_history=job.ps.history if job.ps is not None else 0,
     )
 
 
@@ -110,6 +115,8 @@ def member_state(job: Job, member: MemberId) -> MemberState:
     record = job.members[member]
     if record.draining:
         return MemberState.DRAINING
+    if record.is_server:
+        return MemberState.ACTIVE
     if job.tasks is not None:
         return MemberState.ACTIVE if job.tasks.held_by(member) else MemberState.SPARE
     if any(member in world.members for world in job.worlds):

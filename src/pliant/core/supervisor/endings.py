@@ -11,7 +11,7 @@ from pliant.core.start_failures import is_bad_input, is_incurable
 from pliant.core.supervisor.live import start_missing
 from pliant.core.supervisor.orders import apply_orders, leave
 from pliant.core.supervisor.signals import Finish, ReadEvents, SendCommand, WorkerEnded
-from pliant.core.supervisor.state import Decision, Supervisor, exited, is_live
+from pliant.core.supervisor.state import Decision, Supervisor, exited, is_live, is_server
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 30.0
@@ -93,7 +93,7 @@ def reason_to_give_up(state: Supervisor, ended: WorkerEnded, how: str) -> str:
 
     Where other workers have joined, a worker that ended well without was asked to, by a person for instance.
     """
-    if ended.code == 0 and not state.script_joins:
+    if ended.code == 0 and not state.script_joins and not is_server(ended.member):
         return (
             f"{ended.member} ended with {how} and had never joined the job: "
             "a script for live training calls pliant.join(); for one that does not, use --mode relaunch --fresh"

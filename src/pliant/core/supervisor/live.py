@@ -8,7 +8,15 @@ from pliant.core.hangs import STOPPED_S, find_stopped
 from pliant.core.messages import Exited
 from pliant.core.model.names import MemberId, worker_name
 from pliant.core.supervisor.signals import Action, Announce, Finish, Kill, SendCommand, Start, Terminate
-from pliant.core.supervisor.state import MARGIN_S, Decision, Supervisor, exited, is_permitted
+from pliant.core.supervisor.state import (
+    MARGIN_S,
+    SERVER_MARK,
+    Decision,
+    Supervisor,
+    exited,
+    is_permitted,
+    is_server,
+)
 
 KILLED = -9  # reported for a worker whose own exit status is unknown
 
@@ -37,9 +45,12 @@ def start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) ->
         return state, actions + returned + done
     if now < state.not_before:
         return state, actions
-    staying = len(state.workers - state.draining - state.stopping)
+    state, servers = _start_servers(state)
+    actions += servers
+    workers = frozenset(member for member in state.workers if not is_server(member))
+    staying = len(workers - state.draining - state.stopping)
     missing = max(0, min(state.wanted, state.capacity) - staying)
-    room = 2 * state.capacity - len(state.workers)  # old and new run side by side while all are replaced
+    room = 2 * state.capacity - len(workers)  # old and new run side by side while all are replaced
     count = min(missing, room) if not is_permitted(state) else min(missing, room, len(_unused_permits(state)))
     for _ in range(count):
         member = worker_name(state.id, state.run_id, state.started + 1)
@@ -49,6 +60,17 @@ def start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) ->
         return state, actions
     state, returned = _return_permits(state)
     return state, actions + returned
+
+
+def _start_servers(state: Supervisor) -> Decision:
+    """Start parameter servers up to the number of this agent."""
+    running = sum(is_server(member) for member in state.workers - state.draining - state.stopping)
+    actions: tuple[Action, ...] = ()
+    for _ in range(state.server_count - running):
+        member = MemberId(f"{state.id}-{state.run_id}.{SERVER_MARK}{state.servers_started + 1}")
+        state = replace(state, servers_started=state.servers_started + 1, workers=state.workers | {member})
+        actions += (Start(member, is_server=True),)
+    return state, actions
 
 
 def _unused_permits(state: Supervisor) -> list[MemberId]:

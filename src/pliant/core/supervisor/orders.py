@@ -7,6 +7,7 @@ from dataclasses import replace
 from pliant.core.messages import AgentLeave, MemberGone, MemberJoined, StateChanged
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
+from pliant.core.ps.messages import ServerJoined
 from pliant.core.supervisor.launched import run_launch
 from pliant.core.supervisor.live import report_dead, start_missing
 from pliant.core.supervisor.signals import (
@@ -64,6 +65,8 @@ def follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: fl
             return _with_joined(state, member.id), ()
         case TaskMemberJoined(member=name):
             return _with_joined(state, name), ()
+        case ServerJoined(member=name) if name in state.workers:
+            return replace(state, joined=state.joined | {name}), ()
         case MemberGone(member=gone, how="left") if gone in state.workers:
             return replace(state, left=state.left | {gone}), ()
         case MemberGone(member=gone) if gone in state.workers:

@@ -8,6 +8,7 @@ from pliant.core.hangs import WorkerSample
 from pliant.core.messages import Command, MemberGone, MemberJoined, StateChanged
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
+from pliant.core.ps.messages import ServerJoined
 from pliant.core.tasks.messages import TaskMemberJoined
 
 # ----------------------------------------------------------------------------------------------- signals
@@ -39,7 +40,7 @@ class OrdersReceived:
     permitted: int | None = None
 
 
-FollowedEvent = MemberJoined | TaskMemberJoined | MemberGone | StateChanged
+FollowedEvent = MemberJoined | TaskMemberJoined | ServerJoined | MemberGone | StateChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,10 @@ Signal = OrdersReceived | JobEvent | WorkerEnded | WorkersSampled | StopOverdue 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker under this name."""
+    """Start a worker, or a parameter server, under this name."""
 
     member: MemberId
+    is_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)

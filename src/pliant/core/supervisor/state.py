@@ -35,6 +35,8 @@ class Supervisor:
     max_restarts: int = 3
     script_joins: bool = False  # some worker of the job has joined, on any machine
     trains: bool = False  # some worker has joined since this agent started, on any machine
+    server_count: int = 0  # parameter servers that this agent runs beside its workers
+    servers_started: int = 0
     stall_s: float = 0.0  # launched workers that are idle for this long are killed; 0 disables it
     wanted: int = 0
     workers: frozenset[MemberId] = frozenset()
@@ -80,6 +82,14 @@ def is_permitted(state: Supervisor) -> bool:
 def kill_all(state: Supervisor) -> tuple[Action, ...]:
     """Return the actions that end every worker now."""
     return tuple(Kill(member) for member in sorted(state.workers))
+
+
+SERVER_MARK = "ps"  # begins the last part of the name of a parameter server
+
+
+def is_server(member: MemberId) -> bool:
+    """Return whether that name of this agent is of a parameter server."""
+    return member.rpartition(".")[2].startswith(SERVER_MARK)
 
 
 def exited(end: SeatEnd) -> Exited:

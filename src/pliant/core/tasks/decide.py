@@ -42,7 +42,7 @@ def decide_task(job: Job, command: t.TaskCommand, now: float) -> Decision:
         return _overdue(state, command, now) if state is not None else ()
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
-    if state is None or command.member not in job.members:
+    if state is None or command.member not in job.workers:
         return Rejection(Code.UNKNOWN, f"{command.member} is not a member of the task queue {job.name}; join first")
     match command:
         case t.TakeShards():
@@ -82,7 +82,7 @@ def _surplus(job: Job) -> list[Member]:
     room = Counter(desired_workers(job))
     known = {agent.id for agent in job.agents}
     surplus = []
-    for member in sorted(job.members.values(), key=lambda each: each.number):
+    for member in sorted(job.workers.values(), key=lambda each: each.number):
         if member.draining:
             continue
         room[member.agent] -= 1
@@ -92,7 +92,7 @@ def _surplus(job: Job) -> list[Member]:
 
 
 def _counting(job: Job) -> int:
-    return sum(not member.draining for member in job.members.values())
+    return sum(not member.draining for member in job.workers.values())
 
 
 # -------------------------------------------------------------------------------------------------- joining
@@ -132,7 +132,7 @@ def _wrong_terms(job: Job, terms: TaskTerms) -> str:
     differs = describe_differences(term_values(job.tasks.terms), term_values(terms))
     if not terms.can_continue(job.tasks.terms):
         return f"{differs}: pass the job's value, or choose another name with --job"
-    if job.members:
+    if job.workers:
         return f"{differs}, and other members work now: stop them first, then start all with the new value"
     if terms.total_shards < job.tasks.given:
         return f"{differs}: {job.tasks.given} shards were given out already; pass more epochs, or --fresh"
@@ -175,7 +175,7 @@ def _take(job: Job, state: TaskState, command: t.TakeShards, now: float) -> Deci
     if job.members[command.member].draining or _counting(job) < job.spec.size_min:
         return ()
     wanted = command.count - len(state.held_by(command.member))
-    others = any(not each.draining for name, each in job.members.items() if name != command.member)
+    others = any(not each.draining for name, each in job.workers.items() if name != command.member)
     chosen = _choose(state, command.member, wanted, others=others)
     if not chosen:
         return ()

@@ -53,6 +53,11 @@ class TaskMember:
         """True if this member begins no further shard."""
         return self.ended is not None or bool(self.leaving)
 
+    @property
+    def is_cut_off(self) -> bool:
+        """True if this member must not even finish its batch: the job has ended, or has no such member."""
+        return self.ended is not None or bool(self.exit_code)
+
     def next_shard(self, now: float) -> HeldShard | None:
         """Begin the next shard; None if there is none yet, or if this member must leave."""
         shard = self._ready.popleft() if self._ready and not self.is_over else None
@@ -108,7 +113,7 @@ class TaskMember:
     @property
     def is_silent(self) -> bool:
         """True if this member sends nothing more."""
-        if self.ended is not None or self.exit_code:
+        if self.is_cut_off:
             return True
         return self.closing and not self._reports and self._position is None
 

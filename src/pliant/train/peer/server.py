@@ -309,7 +309,7 @@ class PeerServer:
             if generation.over.is_set():
                 raise ConnectionResetError("the generation is over")
 
-        connection = PeerConnection(_connect(generation.addresses[member], check), check)
+        connection = PeerConnection(connect(generation.addresses[member], check), check)
         self._add_connection(generation, connection)
         try:
             if self._tls is not None:
@@ -422,7 +422,7 @@ class PeerServer:
             return known.key if known is not None and member in known.addresses else None
 
 
-def _connect(address: str, check: WaitCheck) -> socket.socket:
+def connect(address: str, check: WaitCheck) -> socket.socket:
     """Return a connected socket; `check` is called while it connects."""
     host, _, port = address.rpartition(":")
     family, kind, number, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]

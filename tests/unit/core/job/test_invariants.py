@@ -555,6 +555,7 @@ def test_a_change_that_must_not_be_is_named_and_its_neighbour_is_not(row: Change
 
 def test_every_invariant_has_a_row() -> None:
     tasks = {"task_queues_are_sound", "done_shards_stay_done"}  # tests/unit/core/tasks has their rows
+    tasks |= {"layouts_are_sound", "buckets_keep_a_filled_copy"}  # tests/unit/core/ps has theirs
     assert {check.__name__ for check in STATE_INVARIANTS} - tasks == {row.name for row in STATES}
     assert {check.__name__ for check in CHANGE_INVARIANTS} - tasks == {row.name for row in CHANGES}
     named = {

@@ -13,6 +13,7 @@ from pliant.core.model.job import Dispute, Disputed, JobSpec, JobState, Member, 
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.ps.messages import ServerEvent
 from pliant.core.tasks.messages import TaskEvent
 from unit.core.build import NOW, TERMS, A, B, checkpoint, lines, poison
 
@@ -86,5 +87,5 @@ def test_an_event_is_told_in_one_phrase(event: Event) -> None:
 
 
 def test_no_event_is_left_without_words() -> None:
-    of_tasks = set(get_args(TaskEvent))  # tests/unit/core/tasks has theirs
+    of_tasks = {*get_args(TaskEvent), *get_args(ServerEvent)}  # tests/unit/core/tasks and ps have theirs
     assert {type(event) for event in TOLD} == set(get_args(Event)) - of_tasks

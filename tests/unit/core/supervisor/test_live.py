@@ -18,6 +18,7 @@ from pliant.core.messages import (
 )
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.ps.messages import ServerJoined
 from pliant.core.supervisor import Supervisor, next_deadline, supervise
 from pliant.core.supervisor.endings import BACKOFF_FIRST_S, BACKOFF_MAX_S, ENDS_KEPT, KILLED_MAX
 from pliant.core.supervisor.live import KILLED
@@ -131,6 +132,18 @@ def test_a_worker_of_a_task_queue_that_joined_and_ended_well_does_not_end_the_jo
     state, actions = after(state, *joined, wanted(1), gone(ONE, "left"), WorkerEnded(ONE, 0))
     assert (state.gave_up, actions) == ("", [SendCommand(Exited(ONE, 0))])
     assert state.joined == {TWO}
+
+
+def test_parameter_servers_run_beside_the_workers_and_are_replaced() -> None:
+    state, actions = after(replace(fresh(2), server_count=2), wanted(2))
+    first, second = MemberId("x-1a.ps1"), MemberId("x-1a.ps2")
+    assert actions == [Start(first, is_server=True), Start(second, is_server=True), Start(ONE), Start(TWO)]
+    joined = [JobEvent(ServerJoined(NOW, each, AGENT, 1, 0, "h:1")) for each in (first, second, MemberId("y-1.ps1"))]
+    state, actions = after(state, *joined, gone(first), WorkerEnded(first, -9))
+    assert not state.script_joins
+    assert actions == [SendCommand(Exited(first, -9)), Start(MemberId("x-1a.ps3"), is_server=True)]
+    ended = WorkerEnded(MemberId("x-1a.ps3"), 0, events_read=True)
+    assert after(state, ended)[0].gave_up == "", "the script is not to blame for a server that ended before it joined"
 
 
 def test_an_agent_runs_no_more_than_it_has_room_for() -> None:

@@ -53,7 +53,7 @@ class Queue:
         if job is not None and events and changes_membership(events):
             job, more = settle_all(job, NOW)
             events += more
-        assert all_violations(before, events) == ()
+        assert (found := all_violations(before, events)) == (), found
         self.job = job
         self.events += events
         return events

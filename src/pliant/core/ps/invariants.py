@@ -1,0 +1,42 @@
+"""Invariants of parameter servers, checked by the coordinator, the simulator and tests.
+
+Each returns the empty string, or a sentence that names the violation.
+"""
+
+from __future__ import annotations
+
+from pliant.core.ps.model import BUCKETS, NONE, BucketLayout, ServerTable
+
+
+def layout_violation(layout: BucketLayout) -> str:
+    """Check a layout by itself."""
+    rows = (layout.primary, layout.backup, layout.incoming)
+    if any(len(row) != BUCKETS for row in rows):
+        return f"servers: layout {layout.number} does not have {BUCKETS} buckets"
+    if any(not NONE <= at < len(layout.servers) for row in rows for at in row):
+        return f"servers: layout {layout.number} names a server that it does not have"
+    staying = {*layout.ids} - layout.leaving
+    for bucket, (primary, backup, incoming) in enumerate(zip(*rows, strict=True)):
+        there = [at for at in (primary, backup, incoming) if at != NONE]
+        if len({*there}) < len(there):
+            return f"servers: bucket {bucket} has two copies on one server in layout {layout.number}"
+        if primary == NONE and (there or staying):
+            return f"servers: bucket {bucket} has no primary in layout {layout.number}"
+    return ""
+
+
+def table_change_violation(before: ServerTable, after: ServerTable) -> str:
+    """Check one change: layouts go up, and a new primary had a filled copy, unless none was left."""
+    old, new = before.layout, after.layout
+    if new.number <= old.number:
+        return "" if new == old else f"servers: layout {new.number} follows layout {old.number}"
+    alive = {*new.ids}
+    for bucket in range(BUCKETS):
+        was, now = old.copies(bucket), new.copies(bucket)
+        filled = was.incoming if was.primary in before.copied else None
+        good = {was.primary, was.backup, filled} & alive
+        if good and now.primary not in good:
+            return f"servers: the primary of bucket {bucket} in layout {new.number} has no filled copy of it"
+        if now.backup is not None and now.backup not in good:
+            return f"servers: the backup of bucket {bucket} in layout {new.number} has no filled copy of it"
+    return ""

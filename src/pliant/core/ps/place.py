@@ -1,0 +1,161 @@
+"""Decide which server holds which bucket.
+
+A layout follows from the one before with few moves. A lost primary is replaced by its backup at once. A copy that is
+missing, or lies on a server that leaves, is filled on the server with the fewest. Then buckets move until all servers
+have the same number of primaries and of backups, give or take one. No bucket has both copies on one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from pliant.core.model.names import MemberId
+from pliant.core.ps.model import BUCKETS, NONE, BucketCopies, BucketLayout, ServerAddress, ServerTable
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A layout, and the number of buckets of which the last copy was lost."""
+
+    layout: BucketLayout
+    lost: int
+
+
+def next_placement(
+    table: ServerTable, servers: Sequence[ServerAddress], leaving: frozenset[MemberId], number: int
+) -> Placement | None:
+    """Return the next layout, given the live servers; None if none is due.
+
+    While copies are being filled, only a change of the servers makes another layout.
+    """
+    layout = table.layout
+    unchanged = (tuple(servers), leaving) == (layout.servers, layout.leaving)
+    if unchanged and not layout.fillers() <= table.copied:
+        return None
+    alive = frozenset(server.id for server in servers)
+    staying = [server.id for server in servers if server.id not in leaving]
+    buckets = [
+        _without_lost(_with_filled(layout.copies(bucket), table.copied), alive, leaving) for bucket in range(BUCKETS)
+    ]
+    lost = sum(was != NONE and bucket.primary is None for was, bucket in zip(layout.primary, buckets, strict=True))
+    if staying:
+        _Balance(buckets, staying).run()
+    made = _layout(number, tuple(servers), leaving, buckets)
+    if replace(made, number=layout.number) == layout:
+        return None
+    return Placement(made, lost)
+
+
+def _with_filled(bucket: BucketCopies, copied: Collection[MemberId]) -> BucketCopies:
+    """Return a bucket after its incoming copy is filled: it is as good as the others."""
+    if bucket.incoming is None or bucket.primary not in copied:
+        return bucket
+    if bucket.replaces_primary:
+        return BucketCopies(bucket.incoming, bucket.backup)
+    return BucketCopies(bucket.primary, bucket.incoming)
+
+
+def _without_lost(bucket: BucketCopies, alive: Collection[MemberId], leaving: Collection[MemberId]) -> BucketCopies:
+    """Return a bucket without servers that are gone. A server that leaves hands its part to the backup."""
+    primary, backup, incoming = (
+        name if name in alive else None for name in (bucket.primary, bucket.backup, bucket.incoming)
+    )
+    if incoming in leaving or primary is None:
+        incoming = None  # without the primary that fills it, it has an unknown part of the rows
+    if primary is None:
+        primary, backup = backup, None
+    if primary in leaving and backup is not None and backup not in leaving:
+        primary, backup = backup, primary
+    return BucketCopies(primary, backup, incoming, bucket.replaces_primary and incoming is not None)
+
+
+class _Balance:
+    """Change `buckets` until every bucket has, or receives, two copies on servers that stay, evenly spread."""
+
+    def __init__(self, buckets: list[BucketCopies], staying: list[MemberId]) -> None:
+        self._buckets = buckets
+        self._staying = staying
+        self._primaries = dict.fromkeys(staying, 0)  # as they will be once all copies are filled
+        self._backups = dict.fromkeys(staying, 0)
+
+    def run(self) -> None:
+        for bucket in self._buckets:
+            self._count(bucket, 1)
+        for at in range(BUCKETS):
+            self._complete(at)
+        self._even_primaries()
+        self._even_backups()
+
+    def _future(self, bucket: BucketCopies) -> tuple[MemberId | None, MemberId | None]:
+        if bucket.incoming is None:
+            return bucket.primary, bucket.backup
+        if bucket.replaces_primary:
+            return bucket.incoming, bucket.backup
+        return bucket.primary, bucket.incoming
+
+    def _count(self, bucket: BucketCopies, sign: int) -> None:
+        for name, counts in zip(self._future(bucket), (self._primaries, self._backups), strict=True):
+            if name in counts:
+                counts[name] += sign
+
+    def _set(self, at: int, bucket: BucketCopies) -> None:
+        self._count(self._buckets[at], -1)
+        self._buckets[at] = bucket
+        self._count(bucket, 1)
+
+    def _least(self, counts: dict[MemberId, int], *without: MemberId | None) -> MemberId | None:
+        free = [name for name in self._staying if name not in without]
+        return min(free, key=lambda name: counts[name], default=None)
+
+    def _complete(self, at: int) -> None:
+        """Give a bucket the copies that it lacks, one at a time."""
+        bucket = self._buckets[at]
+        if bucket.primary is None:
+            self._set(at, BucketCopies(self._least(self._primaries)))
+            bucket = self._buckets[at]
+        if bucket.incoming is not None:
+            return
+        if bucket.primary not in self._primaries:  # it leaves, and so does its backup, if there is one
+            new = self._least(self._primaries)
+            self._set(at, replace(bucket, incoming=new, replaces_primary=True))
+        elif bucket.backup not in self._backups:
+            new = self._least(self._backups, bucket.primary)
+            backup = bucket.backup if new is not None else None  # one that leaves need not wait for a server to come
+            self._set(at, replace(bucket, backup=backup, incoming=new))
+
+    def _even_primaries(self) -> None:
+        for at, bucket in enumerate(self._buckets):
+            low = self._least(self._primaries)
+            if low is None or not self._is_above(self._primaries, bucket.primary, low) or bucket.incoming is not None:
+                continue
+            if bucket.backup == low:
+                self._set(at, BucketCopies(low, bucket.primary))
+            else:
+                self._set(at, replace(bucket, incoming=low, replaces_primary=True))
+
+    def _even_backups(self) -> None:
+        for at, bucket in enumerate(self._buckets):
+            low = self._least(self._backups, bucket.primary)
+            if low is None or bucket.incoming is not None or not self._is_above(self._backups, bucket.backup, low):
+                continue
+            self._set(at, replace(bucket, incoming=low, replaces_primary=False))
+
+    @staticmethod
+    def _is_above(counts: dict[MemberId, int], name: MemberId | None, low: MemberId) -> bool:
+        return name in counts and counts[name] > counts[low] + 1
+
+
+def _layout(
+    number: int, servers: tuple[ServerAddress, ...], leaving: frozenset[MemberId], buckets: list[BucketCopies]
+) -> BucketLayout:
+    at: dict[MemberId | None, int] = {server.id: index for index, server in enumerate(servers)}
+    return BucketLayout(
+        number,
+        servers,
+        primary=tuple(at.get(each.primary, NONE) for each in buckets),
+        backup=tuple(at.get(each.backup, NONE) for each in buckets),
+        incoming=tuple(at.get(each.incoming, NONE) for each in buckets),
+        replaces_primary=frozenset(bucket for bucket, each in enumerate(buckets) if each.replaces_primary),
+        leaving=leaving,
+    )

@@ -1,0 +1,111 @@
+"""Checkpoints of tables, in the format and storage of all checkpoints of a job.
+
+Each server writes its own buckets as one checkpoint. All that servers of one layout wrote with the same number are a
+set:
+
+    STORAGE/tables.HISTORY.LAYOUT.NUMBER.0-of-2/manifest.json
+
+A set counts once every server of its layout has written its part. Numbers go up within a layout.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.errors import BadInput
+from pliant.ps.tables.table_copy import Mask
+from pliant.ps.wire import decode_copy, encode_copy
+from pliant.train.checkpoint import (
+    CheckpointFacts,
+    PieceWriter,
+    Storage,
+    describe_other_owner,
+    open_storage,
+    read_checkpoint,
+    read_manifest,
+    write_manifest,
+)
+
+log = logging.getLogger(__name__)
+
+LAST = 10**9  # the number of the set that is written at the end of a layout's time
+_NAME = re.compile(r"tables\.(\d+)\.(\d+)\.(\d+)\.(\d+)-of-(\d+)")
+
+
+class TableSet(NamedTuple):
+    """The parts of one checkpoint of all tables."""
+
+    history: int
+    layout: int
+    number: int
+
+    def part(self, index: int, count: int) -> str:
+        """Return the name of the part of one server."""
+        return f"tables.{self.history:04d}.{self.layout:08d}.{self.number:010d}.{index}-of-{count}"
+
+
+class TableStorage:
+    """The storage of a job's tables."""
+
+    def __init__(self, where: str, job: str, owner: str, keep: int) -> None:
+        self._storage: Storage = open_storage(where)
+        self._job, self._keep = job, keep
+        found = self._storage.claim(owner)
+        if not found.allows(owner):
+            raise BadInput(describe_other_owner(self._storage.location, found))
+
+    def write(self, chosen: TableSet, index: int, count: int, member: str, copy: dict[str, Any]) -> None:
+        """Write one server's part. Raises OSError."""
+        name, state = chosen.part(index, count), encode_copy(copy)
+        if name in self._storage.checkpoint_names():
+            return
+        writer = PieceWriter(self._storage, name, state.tree, 0, 1, member, [leaf.nbytes for leaf in state.leaves])
+        try:
+            for leaf in state.leaves:
+                writer.write(leaf.content)
+            pieces = writer.finish()
+        except BaseException:  # why: a file that is not complete must not stay, whatever the error
+            writer.abandon()
+            raise
+        checkpoint = Checkpoint(Lineage(chosen.layout, chosen.number, 0), name, 0, pieces)
+        write_manifest(self._storage, checkpoint, CheckpointFacts(time.time(), self._job, chosen.layout, (member,)))
+
+    def sets(self, history: int) -> list[tuple[TableSet, list[str]]]:
+        """Return the sets of a history that are whole, the newest last, each with the names of its parts."""
+        parts: dict[tuple[TableSet, int], dict[int, str]] = defaultdict(dict)
+        for name in self._storage.checkpoint_names():
+            if (found := _NAME.fullmatch(name)) is not None:
+                of, layout, number, index, count = map(int, found.groups())
+                if of == history:
+                    parts[TableSet(of, layout, number), count][index] = name
+        whole = [(key, sorted(names.values())) for (key, count), names in parts.items() if len(names) == count]
+        return sorted(whole)
+
+    def restore(self, history: int, wanted: Mask) -> list[dict[str, Any]]:
+        """Return the copies of buckets from the newest whole set; an empty list if there is none."""
+        whole = self.sets(history)
+        if not whole:
+            return []
+        chosen, names = whole[-1]
+        log.info("%d buckets continue from %s", int(wanted.sum()), chosen.part(0, len(names)))
+        found = []
+        for name in names:
+            received = read_checkpoint(self._storage, read_manifest(self._storage, name).checkpoint)
+            copy = decode_copy(received.tree, received.contents)
+            if wanted[np.asarray(copy["buckets"])].any():
+                found.append(copy)
+        return found
+
+    def remove_old(self, history: int) -> None:
+        """Remove whole sets other than the newest ones."""
+        for _, names in self.sets(history)[: -self._keep]:
+            for name in names:
+                self._storage.remove(name)

@@ -1,0 +1,428 @@
+"""A parameter server: it serves its buckets to workers, and keeps the backups of its buckets equal to them.
+
+Two locks guard the two sets of copies. A primary sends updates while it holds the lock of its primary copies. The other
+server needs only the lock of its backup copies to apply them, and never sends while it holds that one. So no two
+servers wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pliant.core.model.names import MemberId
+from pliant.core.ps.model import BUCKETS, BucketLayout
+from pliant.errors import BadInput
+from pliant.ps import wire as w
+from pliant.ps.copies import BucketRoles, ServerCopies
+from pliant.ps.dialing import dial, request
+from pliant.ps.listener import TableListener
+from pliant.ps.routes import Ticket, UpdateRoute
+from pliant.ps.saving import LAST, TableSet, TableStorage
+from pliant.ps.tables.rows import Buckets, buckets_of
+from pliant.ps.tables.table_copy import Mask, StaleUpdate, Update
+from pliant.train.peer.framing import DamagedFrame, PeerConnection, PeerLost
+
+if TYPE_CHECKING:
+    from pliant.train.peer.tls import PeerTls
+
+log = logging.getLogger(__name__)
+
+COPIED_MAX = 32 << 20  # bytes that are copied at once, while pushes to these buckets wait
+RETRY_S = 0.1
+
+Reply = tuple[w.Reply, list[w.Array]]
+ToBackup = w.PushRows | w.CopyTables | w.CompareBuckets | w.InstallBuckets
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The newest layout that the coordinator sent."""
+
+    layout: BucketLayout
+    key: bytes
+    history: int
+
+
+class _Superseded(Exception):
+    """A newer layout arrived, or the server closes."""
+
+
+class ParameterServer:
+    """One server. Create it before it joins, since the join sends its address; then pass each layout to `follow`.
+
+    `on_copied(layout)` is called when all copies that a layout orders are filled.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        me: MemberId,
+        on_copied: Callable[[int], None],
+        storage: TableStorage | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        self.me = me
+        self._on_copied, self._storage, self._tls = on_copied, storage, tls
+        self._copies = ServerCopies(me)
+        self._changed = threading.Condition(threading.Lock())  # guards the primary copies, routes and open buckets
+        self._backup_lock = threading.Lock()
+        self._number, self._key = 0, b""
+        self._history = 0
+        self._roles: BucketRoles | None = None
+        self._open: Mask = np.zeros(BUCKETS, np.bool_)
+        self._routes: dict[int, UpdateRoute] = {}
+        self._news = threading.Condition()  # guards what the layout thread has to do
+        self._wanted: _Wanted | None = None
+        self._unconnected: set[int] = set()
+        self._unfilled: set[int] = set()
+        self._reported = 0
+        self._closing = False
+        self._listener = TableListener(host, me, self._key_of, self._serve, tls)
+        self.address = self._listener.address
+        self._thread = threading.Thread(target=self._follow_layouts, name="pliant-layouts", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------------------ for the process
+
+    def follow(self, layout: BucketLayout, key: bytes, history: int) -> None:
+        """Enter a layout in the background. Earlier ones are ignored."""
+        with self._news:
+            if self._wanted is None or layout.number > self._wanted.layout.number:
+                self._wanted = _Wanted(layout, key, history)
+                self._news.notify_all()
+
+    def workers(self) -> set[MemberId]:
+        """Return the connected members that are not servers."""
+        roles = self._roles
+        return self._listener.callers() - set(roles.layout.ids if roles is not None else ())
+
+    def close(self) -> None:
+        """Stop serving. The copies stay in memory for `save`."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+        self._thread.join()
+        self._listener.close()
+        with self._changed:
+            self._number = 0
+            self._close_routes()
+            self._changed.notify_all()
+
+    def save(self, number: int = LAST) -> bool:
+        """Write this server's part of a checkpoint; False if there is no storage, or it holds nothing."""
+        with self._changed:
+            roles, history = self._roles, self._history
+            if self._storage is None or roles is None or roles.layout.index(self.me) < 0:
+                return False
+            copy = self._copies.primary.extract(np.flatnonzero(roles.primary))
+        layout = roles.layout
+        index, count = layout.index(self.me), len(layout.servers)
+        self._storage.write(TableSet(history, layout.number, number), index, count, self.me, copy)
+        return True
+
+    def save_everywhere(self, number: int) -> None:
+        """Write a checkpoint on all servers of the layout, and remove old ones. Raises OSError or PeerLost."""
+        with self._changed:
+            roles, key, history = self._roles, self._key, self._history
+        if roles is None or self._storage is None:
+            return
+        layout = roles.layout
+        self.save(number)
+        for at, server in enumerate(layout.servers):
+            if server.id != self.me:
+                connection = dial(layout, key, self.me, at, self._check(layout.number), self._tls)
+                try:
+                    request(connection, w.SaveTables(number))
+                finally:
+                    connection.close()
+        self._storage.remove_old(history)
+
+    # ------------------------------------------------------------------------------------------------- layouts
+
+    def _check(self, number: int) -> Callable[[], None]:
+        def check() -> None:
+            if self._closing or self._wanted is None or self._wanted.layout.number != number:
+                raise _Superseded
+
+        return check
+
+    def _follow_layouts(self) -> None:
+        failed = False
+        while True:
+            with self._news:
+                if failed:
+                    self._news.wait(RETRY_S)
+                else:
+                    self._news.wait_for(self._has_work)
+                if self._closing:
+                    return
+                wanted = self._wanted
+            if wanted is None:
+                continue
+            try:
+                if wanted.layout.number != self._number:
+                    self._enter(wanted)
+                failed = self._connect_all(wanted)
+            except _Superseded:
+                failed = False
+            except Exception:  # why: without this thread the server would follow no layout any more
+                log.exception("layout %d could not be entered; trying again", wanted.layout.number)
+                failed = True
+
+    def _has_work(self) -> bool:
+        if self._closing or self._unconnected or self._unfilled:
+            return True
+        return self._wanted is not None and self._wanted.layout.number != self._number
+
+    def _enter(self, wanted: _Wanted) -> None:
+        """Stop serving the layout before, and take over the buckets of this one."""
+        with self._changed:
+            self._open[:] = False
+            self._close_routes()
+            with self._backup_lock:
+                self._number = 0  # until all buckets are here, nothing is served
+            self._changed.notify_all()
+        self._listener.end_before(wanted.layout.number)
+        roles = BucketRoles(wanted.layout, self.me)
+        with self._changed, self._backup_lock:
+            begun = self._copies.enter(roles, lambda missing: self._restore(wanted.history, missing))
+            self._roles, self._key, self._history = roles, wanted.key, wanted.history
+            self._number = wanted.layout.number
+            backups = roles.backups()
+            self._open = roles.primary.copy()
+            for server in backups:
+                self._open[roles.sent_to(server)] = False
+            self._changed.notify_all()
+        with self._news:
+            self._unconnected, self._unfilled = set(backups), set(roles.receivers())
+            self._reported = 0
+        log.info(
+            "layout %d: %d buckets served, %d of them new here, %d kept for other servers",
+            self._number,
+            roles.primary.sum(),
+            begun,
+            roles.backup.sum(),
+        )
+
+    def _restore(self, history: int, missing: Mask) -> list[dict[str, Any]]:
+        return [] if self._storage is None else self._storage.restore(history, missing)
+
+    def _close_routes(self) -> None:
+        for route in self._routes.values():
+            route.close()
+        self._routes = {}
+
+    def _connect_all(self, wanted: _Wanted) -> bool:
+        """Connect to backups, then fill copies, as far as possible. Return whether something must be tried again."""
+        roles = self._roles
+        assert roles is not None  # a layout was entered
+        failed = False
+        for todo, act in ((self._unconnected, self._connect_backup), (self._unfilled, self._fill)):
+            for server in sorted(todo):
+                try:
+                    act(wanted, roles, server)
+                except (OSError, PeerLost) as error:
+                    log.info("%s is not reached (%s); trying again", wanted.layout.servers[server].id, error)
+                    failed = True
+                    continue
+                with self._news:
+                    todo.discard(server)
+        if not failed and self._reported != self._number and self.me in wanted.layout.fillers():
+            self._reported = self._number
+            self._on_copied(self._number)
+        return failed
+
+    def _connect_backup(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
+        """Make the other server's copies equal, and send it all updates from then on."""
+        buckets = roles.sent_to(server)
+        connection = self._dial(wanted, server)
+        try:
+            (theirs,) = request(connection, w.CompareBuckets(), [buckets])
+        except BaseException:  # why: the connection must not stay open, whatever the error
+            connection.close()
+            raise
+        with self._changed:
+            primary = self._copies.primary
+            differing = buckets[primary.digests(buckets) != w.as_array(theirs, np.uint64)]
+            route = self._new_route(server, connection)
+            self._copy(route, differing)
+            route.mask[buckets] = True
+            self._open[buckets] = True
+            self._changed.notify_all()
+
+    def _fill(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
+        """Fill copies at the other server, some buckets at a time, and send it their updates from then on."""
+        buckets = roles.filled_at(server)
+        with self._changed:
+            route = self._routes.get(server)
+        if route is None:
+            connection = self._dial(wanted, server)
+            with self._changed:
+                route = self._new_route(server, connection)
+        with self._changed:
+            size = max(self._copies.primary.nbytes(buckets) // COPIED_MAX, 1)
+        for group in np.array_split(buckets, size):
+            self._check(wanted.layout.number)()
+            with self._changed:
+                self._copy(route, group)
+                route.mask[group] = True
+                self._open[group] = True
+                self._changed.notify_all()
+
+    def _dial(self, wanted: _Wanted, server: int) -> PeerConnection:
+        check = self._check(wanted.layout.number)
+        connection = dial(wanted.layout, wanted.key, self.me, server, check, self._tls)
+        connection.set_check(check)
+        return connection
+
+    def _new_route(self, server: int, connection: PeerConnection) -> UpdateRoute:
+        connection.set_check(None)  # `_close_routes` ends it
+        route = UpdateRoute(connection, lambda broken: self._route_broken(server, broken))
+        self._routes[server] = route
+        if not route.send_tables(self._copies.primary).wait():
+            raise PeerLost("it did not take the tables")
+        return route
+
+    def _copy(self, route: UpdateRoute, buckets: Buckets) -> None:
+        if len(buckets) and not route.send_copy(self._copies.primary, buckets).wait():
+            raise PeerLost("it did not take the copies")
+
+    def _route_broken(self, server: int, route: UpdateRoute) -> None:
+        """Close the buckets of a route that broke until the other server has them again."""
+        with self._changed:
+            roles = self._roles
+            if self._routes.get(server) is not route or roles is None:
+                return
+            del self._routes[server]
+            self._open &= ~route.mask
+            backup, incoming = roles.sent_to(server), roles.filled_at(server)
+            self._open[backup] = False
+        with self._news:
+            self._unconnected |= {server} if len(backup) else set()
+            self._unfilled |= {server} if len(incoming) else set()
+            self._news.notify_all()
+
+    # ------------------------------------------------------------------------------------------------- serving
+
+    def _key_of(self, layout: int, member: MemberId) -> bytes | None:  # noqa: ARG002 - the key is proof enough
+        return self._key if layout == self._number else None
+
+    def _serve(self, layout: int, member: MemberId, connection: PeerConnection) -> None:
+        while layout == self._number:
+            head, bodies = w.receive_message(connection)
+            try:
+                reply, arrays = self._answer(layout, head, bodies)
+            except StaleUpdate as stale:
+                reply, arrays = w.NotAnswered(str(stale), stale=True), []
+            except BadInput as error:
+                reply, arrays = w.NotAnswered(error.why), []
+            except DamagedFrame as error:
+                log.warning("a request of %s was refused: %s", member, error)
+                raise
+            w.send_message(connection, reply, arrays)
+
+    def _answer(self, layout: int, head: w.Request | w.Reply, bodies: list[bytearray]) -> Reply:
+        match head:
+            case w.PushRows(to_backup=True) | w.CopyTables() | w.CompareBuckets() | w.InstallBuckets():
+                return self._answer_primary(layout, head, bodies)
+            case w.PullRows():
+                return self._pull(layout, head, bodies)
+            case w.PushRows():
+                return self._push(layout, head, bodies)
+            case w.OpenTables():
+                return self._open_tables(layout, head)
+            case w.SaveTables():
+                try:
+                    self.save(head.number)
+                except OSError as error:
+                    return w.NotAnswered(f"the checkpoint could not be written: {error}"), []
+                return w.Answered(), []
+            case _:
+                raise DamagedFrame("an answer arrived where a request was expected")
+
+    def _moved(self) -> Reply:
+        return w.NotAnswered("the layout changed", again=True), []
+
+    def _open_tables(self, layout: int, head: w.OpenTables) -> Reply:
+        with self._changed:
+            if layout != self._number:
+                return self._moved()
+            self._copies.primary.define(head.tables, head.policy)
+            tickets = [route.send_tables(self._copies.primary) for route in self._routes.values()]
+        return self._when_kept(tickets)
+
+    def _pull(self, layout: int, head: w.PullRows, bodies: list[bytearray]) -> Reply:
+        (body,) = _exactly(bodies, 1)
+        ids = w.as_array(body, np.int64)
+        w.require_ascending(ids)
+        with self._changed:
+            primary = self._copies.primary
+            rows = primary.rows(head.table)
+            buckets = np.unique(buckets_of(rows.table, ids))
+            if layout != self._number or not primary.held[buckets].all():
+                return self._moved()
+            return w.Answered(), [rows.pull(ids), primary.version[buckets]]
+
+    def _push(self, layout: int, head: w.PushRows, bodies: list[bytearray]) -> Reply:
+        with self._changed:
+            primary = self._copies.primary
+            update = w.decode_update(head, bodies, {table.name: table.dim for table in primary.tables})
+            self._changed.wait_for(lambda: layout != self._number or self._open[update.buckets].all())
+            if layout != self._number:
+                return self._moved()
+            tickets = self._send_on(update, primary.apply(update))
+        return self._when_kept(tickets)
+
+    def _send_on(self, update: Update, fresh: Mask) -> list[Ticket]:
+        """Send an update to the other copies. A repeated update waits for what was sent before."""
+        covered: Mask = np.zeros(BUCKETS, np.bool_)
+        covered[update.buckets] = True
+        tickets = []
+        for route in self._routes.values():
+            mine = fresh & route.mask
+            if mine.any():
+                tickets.append(route.send_update(update.within(self._copies.primary.table, mine)))
+            elif (covered & route.mask).any():
+                tickets.append(route.barrier())
+        return tickets
+
+    def _when_kept(self, tickets: list[Ticket]) -> Reply:
+        if all(ticket.wait() for ticket in tickets):
+            return w.Answered(), []
+        return w.NotAnswered("a backup did not confirm it", again=True), []
+
+    # ------------------------------------------------------------------------------------------------- backups
+
+    def _answer_primary(self, layout: int, head: ToBackup, bodies: list[bytearray]) -> Reply:
+        """Answer another server, which is the primary of buckets."""
+        with self._backup_lock:
+            backup = self._copies.backup
+            if layout != self._number:
+                return self._moved()
+            match head:
+                case w.CopyTables():
+                    backup.define(head.tables, head.policy)
+                case w.CompareBuckets():
+                    (body,) = _exactly(bodies, 1)
+                    return w.Answered(), [backup.digests(w.as_array(body, np.int64))]
+                case w.InstallBuckets():
+                    backup.install(w.decode_copy(head.tree, bodies))
+                case w.PushRows():
+                    dims = {table.name: table.dim for table in backup.tables}
+                    update = w.decode_update(head, bodies, dims)
+                    if not backup.held[update.buckets].all():
+                        raise DamagedFrame("an update came for a bucket that is not here")
+                    backup.apply(update)
+            return w.Answered(), []
+
+
+def _exactly(bodies: list[bytearray], count: int) -> list[bytearray]:
+    if len(bodies) != count:
+        raise DamagedFrame(f"a request has {len(bodies)} arrays, not {count}")
+    return bodies

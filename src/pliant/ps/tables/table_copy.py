@@ -1,0 +1,284 @@
+"""One server's copies of buckets: their rows, and what was applied to them.
+
+A push names its worker and the worker's sequence number. For each worker and bucket, a server keeps the last number
+that it applied, so a push that arrives again changes nothing. Two copies of a bucket that applied the same numbers are
+equal, because a backup receives updates in the order in which the primary applied them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pliant.core.ps.model import BUCKETS
+from pliant.errors import BadInput
+from pliant.ps.tables.rows import Buckets, Floats, Ids, RowTable, buckets_of, mix
+from pliant.ps.tables.spec import PushPolicy, Table
+
+WORKERS_KEPT = 4096  # whose last numbers are kept, the most recent ones
+UNKNOWN = -1  # a version that the worker does not have, since it pulled nothing of that bucket
+
+Mask = npt.NDArray[np.bool_]
+Versions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Gradients, or new values, of rows of one table. The ids ascend."""
+
+    table: str
+    ids: Ids
+    values: Floats
+
+    def within(self, table: Table, wanted: Mask) -> Part:
+        """Return the rows in the buckets that the mask selects."""
+        inside = wanted[buckets_of(table, self.ids)]
+        return Part(self.table, self.ids[inside], self.values[inside])
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One push of a worker, or its part for some buckets. `creates`: the values are those of rows that do not exist.
+
+    `base` has the version of each of the buckets when the worker pulled it last.
+    """
+
+    worker: str
+    sequence: int
+    buckets: Buckets
+    base: Versions
+    parts: tuple[Part, ...]
+    creates: bool = False
+
+    def within(self, table_of: Callable[[str], Table], wanted: Mask) -> Update:
+        """Return the part of the update for the buckets that the mask selects."""
+        inside = wanted[self.buckets]
+        parts = tuple(part.within(table_of(part.table), wanted) for part in self.parts)
+        return replace(self, buckets=self.buckets[inside], base=self.base[inside], parts=parts)
+
+
+class StaleUpdate(Exception):
+    """The worker pulled too many updates ago; it must pull and compute again."""
+
+
+class UnknownTable(BadInput):
+    """A worker named a table that was not defined."""
+
+
+class TableCopy:
+    """Copies of some buckets. Use it from one thread at a time."""
+
+    def __init__(self) -> None:
+        self.held: Mask = np.zeros(BUCKETS, np.bool_)
+        self.version: Versions = np.zeros(BUCKETS, np.int64)  # updates that were applied to each bucket
+        self.policy = PushPolicy()
+        self._tables: dict[str, RowTable] = {}
+        self._last: dict[str, Versions] = {}  # by worker: the last number that was applied to each bucket
+        self._waiting: Versions = np.zeros(BUCKETS, np.int64)  # pushes that were added up and not applied
+        self._sums: dict[str, RowTable] = {}  # their gradients
+
+    # ------------------------------------------------------------------------------------------ definitions
+
+    def define(self, tables: Iterable[Table], policy: PushPolicy) -> None:
+        """Add tables. Raises BadInput if one exists with other settings."""
+        for table in tables:
+            known = self._tables.get(table.name)
+            if known is not None and known.table != table:
+                raise BadInput(f"Table {table.name} is {known.table}; a worker has {table}. Pass the same settings.")
+            if known is None:
+                self._tables[table.name] = RowTable(table)
+        self.policy = policy
+
+    @property
+    def tables(self) -> list[Table]:
+        return [rows.table for rows in self._tables.values()]
+
+    def rows(self, name: str) -> RowTable:
+        """Return a table. Raises UnknownTable."""
+        if name not in self._tables:
+            raise UnknownTable(f"There is no table {name!r}. The tables of this job are {sorted(self._tables)}.")
+        return self._tables[name]
+
+    def table(self, name: str) -> Table:
+        """Return the settings of a table. Raises UnknownTable."""
+        return self.rows(name).table
+
+    def hold(self, buckets: Buckets) -> None:
+        """Begin to hold empty buckets."""
+        self.held[buckets] = True
+
+    # ---------------------------------------------------------------------------------------------- updates
+
+    def fresh_buckets(self, update: Update) -> Mask:
+        """Return which of the update's buckets have not applied it yet."""
+        last = self._last.get(update.worker)
+        fresh: Mask = np.zeros(BUCKETS, np.bool_)
+        fresh[update.buckets] = True if last is None else last[update.buckets] < update.sequence
+        return fresh
+
+    def apply(self, update: Update) -> Mask:
+        """Apply an update to those of its buckets that have not applied it. Return these buckets, as a mask.
+
+        Raises StaleUpdate, and applies nothing, if it is too old for one of them.
+        """
+        fresh = self.fresh_buckets(update)
+        if not fresh.any():
+            return fresh
+        parts = [part.within(self.table(part.table), fresh) for part in update.parts]
+        if update.creates:
+            for part in parts:
+                self.rows(part.table).create_missing(part.ids, part.values)
+        else:
+            staleness = self._staleness(update, fresh)
+            if self.policy.grads_to_wait > 1:
+                self._add_up(parts, fresh)
+            else:
+                self._train(parts, staleness)
+                self.version[fresh] += 1
+        self._note(update, fresh)
+        return fresh
+
+    def _note(self, update: Update, fresh: Mask) -> None:
+        last = self._last.pop(update.worker, None)
+        if last is None:
+            last = np.zeros(BUCKETS, np.int64)
+        self._last[update.worker] = last  # the most recent one is at the end
+        last[fresh] = update.sequence
+        while len(self._last) > WORKERS_KEPT:
+            del self._last[next(iter(self._last))]
+
+    def _staleness(self, update: Update, fresh: Mask) -> Versions:
+        staleness: Versions = np.zeros(BUCKETS, np.int64)
+        known = update.base != UNKNOWN
+        staleness[update.buckets[known]] = self.version[update.buckets[known]] - update.base[known]
+        limit = self.policy.staleness_max
+        worst = int(staleness[fresh].max())
+        if limit is not None and worst > limit:
+            raise StaleUpdate(f"{worst} updates were applied since this worker pulled; staleness_max is {limit}")
+        return staleness
+
+    def _train(self, parts: Sequence[Part], staleness: Versions | None) -> None:
+        for part in parts:
+            rows = self.rows(part.table)
+            if not len(part.ids):
+                continue
+            scale = np.ones((len(part.ids), 1), np.float32)
+            if staleness is not None and self.policy.staleness_rates:
+                scale /= np.maximum(staleness[buckets_of(rows.table, part.ids)], 1).astype(np.float32)[:, None]
+            rows.update(part.ids, part.values, scale)
+
+    def _add_up(self, parts: Sequence[Part], fresh: Mask) -> None:
+        """Add gradients to those that wait. Buckets that have enough of them apply their mean."""
+        for part in parts:
+            sums = self._sums.setdefault(part.table, RowTable(_sums_of(self.rows(part.table).table)))
+            rows = sums.create_missing(part.ids, np.zeros_like(part.values))
+            sums.data[rows] += part.values
+        self._waiting[fresh] += 1
+        due = self._waiting >= self.policy.grads_to_wait
+        if not due.any():
+            return
+        for name, sums in self._sums.items():
+            rows = sums.rows_of(due)
+            mean = sums.data[rows] / np.float32(self.policy.grads_to_wait)
+            self._train([Part(name, sums.ids[rows], mean)], None)
+            sums.remove(rows)
+        self._waiting[due] = 0
+        self.version[due] += 1
+
+    # ------------------------------------------------------------------------------------------------ copies
+
+    def digests(self, buckets: Buckets) -> npt.NDArray[np.uint64]:
+        """Return a hash of what was applied to each of these buckets, for a comparison of two copies."""
+        found = mix(self.version[buckets].view(np.uint64) ^ (self._waiting[buckets].view(np.uint64) << np.uint64(32)))
+        for worker, last in self._last.items():
+            name = np.uint64(int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "little"))
+            numbers = last[buckets].view(np.uint64)
+            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ name))
+        found += np.where(self.held[buckets], np.uint64(1), np.uint64(0))
+        return found
+
+    def nbytes(self, buckets: Buckets) -> int:
+        """Return about how many bytes `extract` returns."""
+        wanted = _mask(buckets)
+        return sum(len(rows.rows_of(wanted)) * (8 + 4 * rows.table.width) for rows in self._tables.values())
+
+    def extract(self, buckets: Buckets) -> dict[str, Any]:
+        """Return a copy of buckets as plain values and arrays, for another server or a checkpoint."""
+        wanted = _mask(buckets)
+        return {
+            "buckets": buckets.copy(),
+            "tables": [msgspec.to_builtins(table) for table in self.tables],
+            "policy": msgspec.to_builtins(self.policy),
+            "version": self.version[buckets],
+            "waiting": self._waiting[buckets],
+            "workers": list(self._last),
+            "last": np.stack([last[buckets] for last in self._last.values()])
+            if self._last
+            else np.zeros((0, len(buckets)), np.int64),
+            "rows": {name: _extract(rows, wanted) for name, rows in self._tables.items()},
+            "sums": {name: _extract(rows, wanted) for name, rows in self._sums.items()},
+        }
+
+    def install(self, copy: dict[str, Any], only: Mask | None = None) -> None:
+        """Hold the buckets of a copy, or those of them that a mask selects, in place of what was here."""
+        chosen = copy["buckets"] if only is None else copy["buckets"][only[copy["buckets"]]]
+        inside = np.isin(copy["buckets"], chosen)
+        self.drop(chosen)
+        self.define(msgspec.convert(copy["tables"], list[Table]), msgspec.convert(copy["policy"], PushPolicy))
+        self.hold(chosen)
+        self.version[chosen], self._waiting[chosen] = copy["version"][inside], copy["waiting"][inside]
+        for worker, numbers in zip(copy["workers"], copy["last"], strict=True):
+            if numbers[inside].any():
+                self._last.setdefault(worker, np.zeros(BUCKETS, np.int64))[chosen] = numbers[inside]
+        wanted = _mask(chosen)
+        for name, found in copy["rows"].items():
+            _install(self._tables[name], found, wanted)
+        for name, found in copy["sums"].items():
+            _install(self._sums.setdefault(name, RowTable(_sums_of(self._tables[name].table))), found, wanted)
+
+    def drop(self, buckets: Buckets) -> None:
+        """Forget buckets and their rows."""
+        wanted = _mask(buckets)
+        if not (wanted & self.held).any():
+            return
+        for rows in (*self._tables.values(), *self._sums.values()):
+            rows.remove(rows.rows_of(wanted))
+        self.held[buckets] = False
+        self.version[buckets] = self._waiting[buckets] = 0
+        for last in self._last.values():
+            last[buckets] = 0
+        self._last = {worker: last for worker, last in self._last.items() if last.any()}
+
+    def keep_only(self, wanted: Mask) -> None:
+        """Forget all buckets other than those that the mask selects."""
+        self.drop(np.flatnonzero(self.held & ~wanted))
+
+
+def _mask(buckets: Buckets) -> Mask:
+    wanted: Mask = np.zeros(BUCKETS, np.bool_)
+    wanted[buckets] = True
+    return wanted
+
+
+def _sums_of(table: Table) -> Table:
+    """Return the table for sums of gradients: the same buckets, without slots."""
+    from pliant.ps.tables.optimizers import SGD
+
+    return Table(table.name, table.dim, SGD(1.0), 0.0)
+
+
+def _extract(rows: RowTable, wanted: Mask) -> tuple[Ids, Floats]:
+    found = rows.rows_of(wanted)
+    return rows.ids[found], rows.data[found]
+
+
+def _install(rows: RowTable, found: tuple[Ids, Floats], wanted: Mask) -> None:
+    ids, block = found
+    inside = wanted[buckets_of(rows.table, ids)]
+    rows.insert(ids[inside], block[inside])

@@ -1,0 +1,98 @@
+"""Pulls and pushes of a worker, with the tables in its own process."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pliant.errors import BadInput
+from pliant.ps import SGD, PushPolicy, Table
+from pliant.ps.access import LocalRows, TableAccess
+from pliant.ps.tables.spec import table_terms
+
+TABLE = Table("t", 2, SGD(1.0), scale=0.0)
+
+
+def alone(policy: PushPolicy | None = None, workers: int = 1, table: Table = TABLE) -> list[TableAccess]:
+    policy = policy or PushPolicy()
+    rows = LocalRows([table], policy)
+    return [TableAccess(f"w{at}", [table], policy, rows) for at in range(workers)]
+
+
+def test_gradients_of_equal_ids_are_added_up() -> None:
+    (tables,) = alone()
+    assert tables.push({"t": ([[3, 5], [3, 3]], np.ones((2, 2, 2)))})
+    np.testing.assert_array_equal(tables.pull("t", [[5], [3]]), [[[-1, -1]], [[-3, -3]]])
+    assert tables.pull("t", np.zeros((0, 4), np.int64)).shape == (0, 4, 2)
+    assert tables.push({"t": (np.zeros(0, np.int64), np.zeros((0, 2)))})
+
+
+def test_rows_are_created_once() -> None:
+    first, second = alone(workers=2)
+    first.create("t", [1, 2], [[1, 1], [2, 2]])
+    second.create("t", [2, 3], [[9, 9], [3, 3]])
+    np.testing.assert_array_equal(first.pull("t", [1, 2, 3])[:, 0], [1, 2, 3])
+
+
+def test_the_mean_of_several_pushes_is_applied_once_they_are_there() -> None:
+    first, second = alone(PushPolicy(grads_to_wait=2), workers=2)
+    first.push({"t": ([1], [[2.0, 2.0]])})
+    assert first.pull("t", [1])[0, 0] == 0
+    second.push({"t": ([1, 2], [[4.0, 4.0], [8.0, 8.0]])})
+    np.testing.assert_array_equal(first.pull("t", [1, 2])[:, 0], [-3, -4])
+
+
+def test_a_push_that_is_too_old_is_refused_and_changes_nothing() -> None:
+    first, second = alone(PushPolicy(staleness_max=1), workers=2)
+    first.pull("t", [1])
+    for _ in range(2):
+        assert second.push({"t": ([1], [[1.0, 1.0]])})
+    assert not first.push({"t": ([1], [[1.0, 1.0]])})
+    assert first.pull("t", [1])[0, 0] == -2
+    assert first.push({"t": ([1], [[1.0, 1.0]])})
+
+
+def test_the_rate_falls_with_the_staleness() -> None:
+    first, second = alone(PushPolicy(staleness_rates=True), workers=2)
+    first.pull("t", [1])
+    for _ in range(4):
+        second.pull("t", [1])
+        second.push({"t": ([1], [[0.0, 0.0]])})
+    first.push({"t": ([1], [[1.0, 1.0]])})
+    assert second.pull("t", [1])[0, 0] == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"u": ([1], [[1.0, 1.0]])}, "There is no table 'u'"),
+        ({"t": ([1.5], [[1.0, 1.0]])}, "ids must be integers"),
+        ({"t": ([1, 2], [[1.0, 1.0]])}, "need values of shape"),
+        ({"t": ([1], [[1.0, float("nan")]])}, "not all finite"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(given: dict[str, Any], text: str) -> None:
+    (tables,) = alone()
+    with pytest.raises(BadInput, match=text):
+        tables.push(given)
+
+
+@pytest.mark.parametrize(
+    ("tables", "policy", "text"),
+    [
+        ([TABLE, TABLE], PushPolicy(), "different names"),
+        ([Table("a b", 2)], PushPolicy(), "letters, digits"),
+        ([Table("t", 0)], PushPolicy(), "dim must be 1"),
+        ([Table("t", 1, SGD(1.0), -1.0)], PushPolicy(), "scale must be 0"),
+        ([TABLE], PushPolicy(0), "grads_to_wait must be 1"),
+        ([TABLE], PushPolicy(1, -1), "staleness_max must be 0"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(tables: list[Table], policy: PushPolicy, text: str) -> None:
+    with pytest.raises(BadInput, match=text):
+        TableAccess("w", tables, policy, LocalRows([], policy))
+
+
+def test_the_settings_of_tables_are_terms_of_the_job() -> None:
+    assert table_terms([], PushPolicy()) == ()
+    assert table_terms([TABLE], PushPolicy()) != table_terms([TABLE], PushPolicy(2))

@@ -1,0 +1,162 @@
+"""Servers are killed, added and drained while workers push: no acknowledged push is lost, none is applied twice."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.model.names import MemberId
+from pliant.core.ps.model import BUCKETS
+from pliant.errors import BadInput
+from pliant.ps import SGD, Adam, PushPolicy, Table
+from pliant.ps.tables.rows import buckets_of
+from pliant.ps.tables.table_copy import Part, Update
+from unit.ps.servers import CountingWorker, RunningServers
+
+TABLE = Table("t", 2, SGD(1.0), scale=0.0)
+IDS = 3000
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[RunningServers]:
+    found = RunningServers(tmp_path)
+    yield found
+    found.close()
+
+
+def require_sums(servers: RunningServers, *workers: CountingWorker) -> None:
+    """Require that the rows are the sums of all acknowledged pushes, on both copies of every bucket."""
+    values = workers[0].access.pull("t", np.arange(IDS))
+    np.testing.assert_array_equal(values[:, 0], sum(worker.sums for worker in workers))
+    layout = servers.fleet.layout
+    for bucket in range(0, BUCKETS, 37):
+        copies = layout.copies(bucket)
+        if copies.primary is None or copies.backup is None:
+            continue
+        one = servers.running[copies.primary]._copies.primary.extract(np.asarray([bucket]))
+        two = servers.running[copies.backup]._copies.backup.extract(np.asarray([bucket]))
+        for ours, theirs in zip(_sorted(one["rows"]["t"]), _sorted(two["rows"]["t"]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def _sorted(rows: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(rows[0])
+    return rows[0][order], rows[1][order]
+
+
+@pytest.mark.timeout(300)
+def test_no_acknowledged_push_is_lost_through_joins_kills_and_drains(servers: RunningServers) -> None:
+    servers.start("a")
+    workers = [CountingWorker(servers, f"w{at}", TABLE, IDS, at) for at in range(2)]
+    names = iter("bcdefgh")
+
+    def join() -> None:
+        servers.start(next(names))
+
+    def kill() -> None:
+        servers.kill(sorted(servers.running)[0])
+
+    def drain() -> None:
+        servers.tell(m.Drain(sorted(servers.running)[-1], 30, "x"))
+
+    for change in (join, join, kill, join, drain, join, kill):
+        threads = [threading.Thread(target=worker.push, args=(12,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        change()
+        servers.settle()
+        for thread in threads:
+            thread.join()
+        require_sums(servers, *workers)
+
+
+@pytest.mark.timeout(120)
+def test_a_push_that_arrives_again_is_applied_once(servers: RunningServers) -> None:
+    servers.start("a")
+    servers.start("b")
+    servers.settle()
+    access = servers.access("w", [TABLE])
+    ids = np.arange(50, dtype=np.int64)
+    buckets = np.unique(buckets_of(TABLE, ids))
+    update = Update("w", 1, buckets, np.full(len(buckets), -1), (Part("t", ids, np.ones((50, 2), np.float32)),))
+    for _ in range(3):
+        assert access._rows.push(update)
+    assert (access.pull("t", ids) == -1).all()
+    servers.kill("a")
+    assert access._rows.push(update)
+    assert (access.pull("t", ids) == -1).all()
+
+
+@pytest.mark.timeout(120)
+def test_all_servers_lost_continue_from_the_last_checkpoint(servers: RunningServers) -> None:
+    table = Table("t", 2, Adam(0.1))
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    access = servers.access("w", [table])
+    ids = np.arange(500)
+    access.push({"t": (ids, np.ones((500, 2)))})
+    leader = servers.running[servers.fleet.layout.ids[0]]
+    saved = access.pull("t", ids)
+    for number in (1, 2, 3, 4):
+        leader.save_everywhere(number)
+    access.push({"t": (ids, np.ones((500, 2)))})
+    twice = access.pull("t", ids)
+    servers.kill("a")
+    servers.settle()
+    servers.kill("b")
+    for name in "cd":
+        servers.start(name)
+    np.testing.assert_array_equal(access.pull("t", ids), saved)
+    access.push({"t": (ids, np.ones((500, 2)))})
+    np.testing.assert_array_equal(access.pull("t", ids), twice, "the slots are saved, too")
+    assert len(leader._storage.sets(1)) == 2, "older sets are removed"  # type: ignore[union-attr]
+
+
+@pytest.mark.timeout(120)
+def test_sums_that_wait_for_more_pushes_survive_a_kill(servers: RunningServers) -> None:
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    access = servers.access("w", [TABLE], PushPolicy(grads_to_wait=2))
+    access.push({"t": (np.arange(100), np.full((100, 2), 2.0))})
+    assert (access.pull("t", np.arange(100)) == 0).all()
+    servers.kill("a")
+    access.push({"t": (np.arange(100), np.full((100, 2), 4.0))})
+    assert (access.pull("t", np.arange(100)) == -3).all()
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_with_other_tables_is_refused(servers: RunningServers) -> None:
+    servers.start("a")
+    servers.access("w", [TABLE]).pull("t", [1])
+    with pytest.raises(BadInput, match="Pass the same settings"):
+        servers.access("v", [Table("t", 3)]).pull("t", [1])
+
+
+@pytest.mark.timeout(120)
+def test_a_wrong_key_opens_nothing(servers: RunningServers) -> None:
+    servers.start("a")
+    access = servers.access("w", [TABLE])
+    servers.news.put(servers.fleet.layout, "00" * 32)
+    tries = 0
+
+    class _EnoughTries(Exception):
+        pass
+
+    def check() -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 20:
+            raise _EnoughTries
+
+    from pliant.ps.client import LayoutNews, ServerRows
+
+    news = LayoutNews()
+    news.put(servers.fleet.layout, "00" * 32)
+    with pytest.raises(_EnoughTries):
+        ServerRows(MemberId("evil"), [TABLE], PushPolicy(), news, check).pull(TABLE, np.arange(3))
+    assert (access.pull("t", [1, 2]) == 0).all()
