@@ -33,6 +33,7 @@ from typing import Any
 import click
 import torch
 
+from e2e.running import wait_for
 from gpu.job import HERE, PATIENCE_S, PLIANT, environment, running
 from gpu.models import mlp_parameters
 from gpu.reconfigure import broken_by, reconfigure
@@ -148,7 +149,8 @@ def elastic(campaign: Campaign) -> dict[str, Any]:
         victims, pauses = {frozen}, []
         for number in range(campaign.kills):
             job.until_size(3, time.time())
-            time.sleep(chance.random() * 0.2)  # a random moment of a step
+            moment = time.monotonic() + chance.random() * 0.2
+            wait_for(lambda: time.monotonic() >= moment, "a random moment of a step", PATIENCE_S)  # noqa: B023
             member, pid = chance.choice(sorted(job.pids().items()))
             victims.add(member)
             pauses.append(job.change(2, lambda pid=pid: os.kill(pid, signal.SIGKILL)))  # type: ignore[misc]

@@ -78,7 +78,7 @@ def add_sample(before: WorkerActivity | None, sample: WorkerSample) -> WorkerAct
 
 
 def _stopped_at(before: WorkerActivity | None, sample: WorkerSample) -> float | None:
-    """Return since when a worker is stopped. One that ran between two samples, as under `cpulimit`, is not."""
+    """Return since when a worker is stopped, or None if it ran between two samples, as under `cpulimit`."""
     if sample.state != "T":
         return None
     if before is None or before.stopped_at is None or sample.cpu_s != before.newest.cpu_s:

@@ -216,7 +216,7 @@ def test_an_optimizer_stepped_by_hand() -> None:
 
 
 def test_an_optimizer_of_other_parameters_may_be_stepped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """What it trains is this member's alone, which may be meant, such as a probe; mostly it is not."""
+    """Such parameters are this member's alone. A probe may mean that; mostly it is a mistake."""
     model, other = net(), nn.Linear(4, 2)
     second = torch.optim.SGD(other.parameters(), lr=0.1)
     before = other.weight.detach().clone()

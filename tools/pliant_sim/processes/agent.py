@@ -58,7 +58,7 @@ class WorkerProcess(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the system reports it as stopped (SIGSTOP)."""
+        """The system reports it as stopped (SIGSTOP)."""
 
     def terminate(self, grace_s: float) -> None:
         """Send it SIGTERM."""

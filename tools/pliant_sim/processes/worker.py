@@ -94,7 +94,7 @@ class LiveWorker:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the system reports it as stopped. A pause is not seen: its machine is overloaded or suspended."""
+        """The system reports it as stopped. A pause is not seen: its machine is overloaded or suspended."""
         return self.frozen
 
     def pause(self) -> None:

@@ -43,7 +43,7 @@ class ScriptedWork:
 
 
 class ScriptedCommunicator:
-    """What torch's process group does, without a GPU. It follows what the test sets."""
+    """A communicator that behaves as the test sets it, in place of torch's process group on a GPU."""
 
     def __init__(self) -> None:
         self.is_completed = False
