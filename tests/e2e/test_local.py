@@ -42,7 +42,7 @@ def test_a_cluster_trains_a_job_to_its_end(tmp_path: Path) -> None:
 
 
 def test_agents_come_and_go_by_schedule(tmp_path: Path) -> None:
-    with Cluster(tmp_path, *LOOPBACK, "--schedule", "0:2,2:3,4:1", "--for", "60", *LONG) as cluster:
+    with Cluster(tmp_path, *LOOPBACK, "--agent-schedule", "0:2,2:3,4:1", "--for", "60", *LONG) as cluster:
         cluster.sees("[pliant] 2 s: 3 agents")
         cluster.sees("[pliant] 4 s: 1 agent")
         cluster.sees("[pliant] agent-3 ended")

@@ -90,8 +90,8 @@ CLUSTERS = (
         (
             Edit(
                 "coordinator/service/scheduler.py",
-                "for job, claim in self._leaving.values() if claim.size)",
-                "for job, claim in self._leaving.values() if claim.size and not job.state.ended)",
+                "Leaving(name, len(workers)) for (name, _), workers in self._remains.items())",
+                "Leaving(name, 0) for name, _ in self._remains)",
             ),
         ),
     ),
@@ -102,8 +102,8 @@ CLUSTERS = (
         (
             Edit(
                 "core/job/assignment.py",
-                "        starting = min(max(0, share - members[agent]), room)\n",
-                "        starting = max(0, share - members[agent] + draining[agent])\n",
+                "room = job.granted - len(job.occupants)",
+                "room = job.granted - len(job.occupants) + sum(each.draining for each in job.members.values())",
             ),
         ),
     ),

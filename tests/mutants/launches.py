@@ -92,8 +92,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/job/evolve.py",
-                "return change(job, agents=(*others, agent), launch=launch)",
-                "return change(job, agents=(*others, agent), launch=launch and job.launch)",
+                "return change(job, agents=(*others, agent), launch=launch, permits=permits)",
+                "return change(job, agents=(*others, agent), launch=launch and job.launch, permits=permits)",
             ),
         ),
     ),

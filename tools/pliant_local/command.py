@@ -81,7 +81,7 @@ def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
 
 @click.group(cls=_Local, invoke_without_command=True)
 @click.option("--agents", type=int, metavar="N", help="Number of agents at the start.  [default: 2]")
-@click.option("--schedule", metavar="S:N,...", help="Number of agents from second S on: 0:2,10:4,20:1.")
+@click.option("--agent-schedule", metavar="S:N,...", help="Number of agents from second S on: 0:2,10:4,20:1.")
 @click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="End after S seconds.")
 @click.option(
     "--network",
@@ -104,7 +104,7 @@ def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
 def local(
     ctx: click.Context,
     agents: int | None,
-    schedule: str | None,
+    agent_schedule: str | None,
     for_s: float | None,
     network: str,
     lease_ttl_s: float,
@@ -114,7 +114,7 @@ def local(
     """Train SCRIPT with agents that come and go on this machine.
 
     Starts a coordinator and several agents. Each agent is a `pliant run` with the remaining arguments, and has its own
-    home and name; as root, its own address, too. Agents come and go by --schedule, and by the commands below from
+    home and name; as root, its own address, too. Agents come and go by --agent-schedule, and by the commands below from
     another terminal.
     """
     if ctx.invoked_subcommand is not None:
@@ -122,7 +122,7 @@ def local(
     from pliant_local.sandbox import SandboxOptions
     from pliant_local.schedule import plan
 
-    points = plan(agents, schedule)
+    points = plan(agents, agent_schedule)
     asked, verbosity = _plan(ctx)
     folder, home = _folder(name), (settings.read().home / "jobs" / asked.job).absolute()
     logs = () if asked.logs.log_dir is not None else ("--log-dir", str(folder / "logs"))  # one folder for all agents

@@ -52,7 +52,7 @@ def parse(text: str) -> tuple[SchedulePoint, ...]:
 
 
 def plan(agents: int | None, text: str | None) -> tuple[SchedulePoint, ...]:
-    """Combine --agents and --schedule into a schedule that starts at second 0."""
+    """Combine --agents and --agent-schedule into a schedule that starts at second 0."""
     points = parse(text) if text is not None else ()
     starts = bool(points) and points[0].at_s == 0
     if starts and agents is not None and agents != points[0].agents:

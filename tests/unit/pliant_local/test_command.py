@@ -25,7 +25,7 @@ def names(command: click.Command) -> set[str]:
         ("-m --agents 3 my.module --agents 9", "--agents 3", "-m my.module --agents 9"),
         ("--agents 3 -- --workers 2 --json train.py", "--agents 3", "--workers 2 --json train.py"),
         ("--json train.py --json", "--json", "train.py --json"),
-        ("-t3 --schedule 0:1 train.py", "--schedule 0:1", "-t3 train.py"),
+        ("-t3 --agent-schedule 0:1 train.py", "--agent-schedule 0:1", "-t3 train.py"),
         ("-t 3 --name x train.py", "--name x", "-t 3 train.py"),
         ("--strange --agents 3 train.py", "--agents 3", "--strange train.py"),
         ("-h", "-h", ""),
@@ -47,7 +47,7 @@ def test_no_option_is_both_ours_and_theirs() -> None:
     [
         (("--agents", "0", "x.py"), "--agents must be from 1 to 64"),
         (("--agents", "two", "x.py"), "'two' is not a valid integer"),
-        (("--schedule", "10", "x.py"), "'10' is not SECOND:AGENTS"),
+        (("--agent-schedule", "10", "x.py"), "'10' is not SECOND:AGENTS"),
         (("--agents", "2", "missing.py"), "There is no script 'missing.py'"),
         (("--agents", "2"), "No script given"),
         (("--strange", "x.py"), "--strange"),
@@ -77,7 +77,7 @@ def test_a_command_to_a_cluster_that_is_not_there_is_refused(tmp_path: Path, mon
 
 def test_help_has_everything() -> None:
     out = invoke("local", "--help").out
-    for text in ("--agents", "--schedule", "--for", "--network", "heal", "Usage: pliant local [OPTIONS]"):
+    for text in ("--agents", "--agent-schedule", "--for", "--network", "heal", "Usage: pliant local [OPTIONS]"):
         assert text in out
 
 

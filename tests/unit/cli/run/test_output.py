@@ -69,6 +69,8 @@ def test_programs_see_one_object_on_each_line(capsys: pytest.CaptureFixture[str]
                 "install_id": "",
                 "run_id": "",
                 "role": "",
+                "started": 0,
+                "workers": [],
             },
         },
         {"message": "so it is"},
