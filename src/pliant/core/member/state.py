@@ -166,9 +166,12 @@ class Machine:
 
     @property
     def committed_step(self) -> int:
-        """The last step that is known to be committed: a collective showed it, or the coordinator has recorded it."""
+        """The last step that is known to be committed.
+
+        A collective showed it, the coordinator has recorded it, or the others went on from it in the next world.
+        """
         recorded = self.view is not None and self.view.durable == self.lineage
-        return self.lineage.step - (self.applied_line is not None and not recorded)
+        return self.lineage.step - (self.applied_line is not None and not recorded and not self.released_by)
 
     @property
     def is_at_end(self) -> bool:

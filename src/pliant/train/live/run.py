@@ -146,13 +146,17 @@ class LiveRun:
         base, self._loop.restored_to = self._loop.restored_to, None
         if base is not None:
             self._step_log.roll_back(base)
-        if self.rank == 0:
+        machine = self._loop.session.machine  # `rank` is that of the last item, and the world may have changed since
+        if machine.rank == 0 and (self._step_log.is_open or not machine.released_by):
             self._step_log.write(self._loop.committed_step)
-        else:
+        elif machine.rank != 0:
             self._step_log.close()
 
     def _close_log(self) -> None:
-        """Write what is committed, and close the log. The job calls it at its end."""
+        """Write what is committed, and close the log. The job calls it at its end.
+
+        A member that was released never opens the log for that: another one may be writing to it.
+        """
         self._write_log()
         if self._step_log is not None:
             self._step_log.close()

@@ -41,6 +41,11 @@ class StepLog:
         self._csv: io.TextIOWrapper | None = None
         self._events: EventFile | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """True while this member writes the files."""
+        return self._csv is not None
+
     def add(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Add the row of a step that was applied."""
         self._rows.append({"step": step, "epoch": epoch, "time": round(time.time(), 3), **values})

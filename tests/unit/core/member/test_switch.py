@@ -249,6 +249,8 @@ def test_a_leaver_lingers_until_a_collective_completed_in_the_next_world() -> No
     crew.deliver()
     assert crew.said(C) == ()
     assert (crew[C].phase, crew[C].holds_state, crew[C].released_by) == (Phase.LINGERING, True, 0)
+    last = crew[C].lineage.step
+    assert crew[C].committed_step == last - 1
     assert crew.feed(C, Tick()) == ()
     crew.compute()
     crew.hush()
@@ -265,6 +267,7 @@ def test_a_leaver_lingers_until_a_collective_completed_in_the_next_world() -> No
     why = "left as planned"
     assert crew.said(C) == (Break(1), Send(Leave(C, 2, why)), Exit(0, why, complete=False))
     assert (crew[C].phase, crew[C].released_by) == (Phase.GONE, 2)
+    assert crew[C].committed_step == last  # the others went on from it
 
 
 def test_the_group_before_is_kept_until_the_first_collective_and_given_up_once() -> None:

@@ -3,7 +3,9 @@
 import csv
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
 from pliant.errors import BadInput
+from pliant.train.live.run import LiveRun
 from pliant.train.live.step_log import CSV_FILE, KEPT_MAX, StepLog, _checksum
 
 
@@ -180,6 +183,53 @@ def test_a_member_that_lacks_rows_since_the_rollback_removes_none(tmp_path: Path
                 log.write(step)
     other.write(KEPT_MAX + 5)
     assert steps(tmp_path) == list(range(1, KEPT_MAX + 6))
+
+
+@dataclass
+class Standing:
+    """The facts of a member that its log depends on."""
+
+    rank: int
+    released_by: int = 0
+
+
+def ended_run(folder: Path, standing: Standing, committed: int) -> LiveRun:
+    """Return a run on a member that leaves within the iterator, where its world has just changed."""
+    loop = SimpleNamespace(
+        session=SimpleNamespace(machine=standing), committed_step=committed, restored_to=None, step=0
+    )
+    run = LiveRun.__new__(LiveRun)
+    run._loop = loop  # type: ignore[assignment]
+    run._step_log = StepLog(folder)
+    run.rank = 1  # of the last item
+    return run
+
+
+def test_a_member_that_became_rank_0_as_it_left_writes_what_rank_0_had_not(tmp_path: Path, member: Member) -> None:
+    before = member(0)
+    applied(before, 1, 2)
+    before.write(1)
+    run = ended_run(tmp_path, Standing(rank=0), committed=2)
+    assert run._step_log is not None
+    applied(run._step_log, 1, 2)
+    run._close_log()
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_a_member_that_was_released_does_not_open_a_log_that_another_one_writes(
+    tmp_path: Path, member: Member
+) -> None:
+    after = member(0)
+    applied(after, 1, 2)
+    after.write(2)
+    run = ended_run(tmp_path, Standing(rank=0, released_by=2), committed=1)
+    assert run._step_log is not None
+    run._step_log.roll_back(0)
+    applied(run._step_log, 1)
+    run._close_log()
+    applied(after, 3)
+    after.write(3)
+    assert steps(tmp_path) == [1, 2, 3]
 
 
 def train(folder: Path, data: TensorDataset) -> None:
