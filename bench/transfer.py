@@ -24,7 +24,7 @@ from typing import Any
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerServer
-from pliant.train.state.flat import Leaf, State, flatten
+from pliant.train.state.flat import Leaf, flatten
 from pliant.train.state.state_lock import StateLock
 from pliant.train.state.transfer import StateDownload, StateSource
 
@@ -49,10 +49,10 @@ def donate(name: str, nbytes: int, pipe: Connection) -> None:
     held = _state(nbytes)
     gate = StateLock()
 
-    def capture() -> State:
-        return flatten({"model": held}, _as_leaf)
+    def layout() -> tuple[bytes, list[bytearray]]:
+        return flatten({"model": held}, _as_leaf).tree, held
 
-    source = StateSource(gate, capture, lambda _lineage: None, lambda: ())
+    source = StateSource(gate, layout, memoryview, lambda _lineage: None, lambda: ())
     peers = PeerServer(
         "127.0.0.1", MemberId(name), lambda *_: None, lambda _g, _asker, kind, head: source.answer(kind, head)
     )

@@ -66,6 +66,18 @@ class CoordinatorChannel(Protocol):
     def close(self) -> None: ...
 
 
+class StartDownload(Protocol):
+    """Makes a download of the state, which `start` begins."""
+
+    def __call__(
+        self,
+        peers: PeerServer,
+        generation: int,
+        donors: tuple[MemberId, ...],
+        feed: Callable[[StateDownload, s.Signal], None],
+    ) -> StateDownload: ...
+
+
 class Session:
     """A member's session, from joining to leaving. The last order is an `Exit`."""
 
@@ -78,6 +90,7 @@ class Session:
         wire: StartWiring,
         forget: Callable[[int], None],
         collect_garbage: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
+        download: StartDownload = StateDownload,
     ) -> None:
         self.member = member
         self.machine = Machine(member, terms, can_save=collect_garbage is not None)
@@ -87,6 +100,7 @@ class Session:
         self._coordinator = coordinator
         self._peers = peers
         self._wire = wire
+        self._download = download
         self._forget = forget  # drops messages and connections of generations below a number
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)  # notified after each signal of a background thread
@@ -413,7 +427,7 @@ class Session:
         self._stop_receiving()
         if self._peers is None:
             return
-        self._fetching = StateDownload(self._peers, action.generation, action.donors, self._fed_by_transfer)
+        self._fetching = self._download(self._peers, action.generation, action.donors, self._fed_by_transfer)
         self._fetching.start()
 
     def _fed_by_transfer(self, fetching: StateDownload, signal: s.Signal) -> None:

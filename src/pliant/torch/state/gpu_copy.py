@@ -23,10 +23,7 @@ def copy_on_gpu(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | N
     if not on_gpu:
         return None
     device = on_gpu[0].device
-    free, _ = torch.cuda.mem_get_info(device)
-    # Memory that a step needs at its peak does not count as free.
-    free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
-    if free < SPARE * sum(tensor.nbytes for tensor in on_gpu):
+    if not has_room(device, sum(tensor.nbytes for tensor in on_gpu)):
         return None
     try:
         copies = [tensor.detach().clone() for tensor in tensors]
@@ -37,6 +34,13 @@ def copy_on_gpu(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | N
     made.record(torch.cuda.current_stream(device))
     beside = cuda.Stream(device)
     return [partial(_fetch, copy, made, beside) for copy in copies]
+
+
+def has_room(device: torch.device, nbytes: int) -> bool:
+    """Return whether a GPU has room for a copy. Memory that a step needs at its peak does not count as free."""
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
+    return free >= SPARE * nbytes
 
 
 def _fetch(tensor: Tensor, made: torch.cuda.Event, beside: torch.cuda.Stream) -> memoryview:

@@ -35,11 +35,19 @@ def kind_of(tensor: Tensor) -> str:
     return name if tensor.device.type == "cpu" else name + ON_DEVICE
 
 
-def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:
-    """Return the tensor of a leaf: on `device` if it came from an accelerator, else on the CPU."""
+def from_leaf(
+    dtype: str, shape: tuple[int, ...], content: memoryview | Tensor, device: torch.device | None = None
+) -> Tensor:
+    """Return the tensor of a leaf: on `device` if it came from an accelerator, else on the CPU.
+
+    The content is a view of memory, or a tensor of bytes on the GPU.
+    """
     on_device = device is not None and dtype.endswith(ON_DEVICE)
     kind = _DTYPES.get(dtype.removesuffix(ON_DEVICE))
     if kind is None:
         raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch lacks. Upgrade torch.")
+    if isinstance(content, Tensor):
+        tensor = content.view(kind).reshape(shape)
+        return tensor if on_device else tensor.cpu()
     tensor = torch.frombuffer(content, dtype=kind).reshape(shape) if content.nbytes else torch.empty(shape, dtype=kind)
     return tensor.to(device) if on_device else tensor

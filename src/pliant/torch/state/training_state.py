@@ -16,6 +16,7 @@ from pliant.errors import BadInput
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.gpu_copy import copy_on_gpu
+from pliant.torch.state.gpu_share import GpuMemory
 from pliant.torch.state.hyperparameters import Hyperparameters
 from pliant.torch.state.tensor_hash import tensors_hash
 from pliant.torch.state.tensors import as_leaf, content_of, from_leaf, kind_of
@@ -76,6 +77,15 @@ class TrainingState:
             )
 
         return flatten(self._value(), note).tree, tensors
+
+    def content(self, tensor: Tensor) -> memoryview:
+        """Return a tensor's bytes: live ones on the CPU, a copy of those on a GPU."""
+        return content_of(tensor)
+
+    def shared_memory(self) -> GpuMemory | None:
+        """Return the memory of the model's GPU, in which processes of this machine share copies; None on a CPU."""
+        device = next((param.device for param in self._model.parameters()), torch.device("cpu"))
+        return GpuMemory(device) if device.type == "cuda" and torch.version.cuda else None
 
     def outline(self) -> StateOutline:
         """Return an outline to hash now or later: the current small values, and the live tensors."""

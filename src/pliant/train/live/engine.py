@@ -15,6 +15,7 @@ from pliant.train.group.contract import CollectiveGroup
 from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.state.flat import State
+from pliant.train.state.shared_copy import SharedMemory
 from pliant.train.state.transfer import ReceivedState
 
 
@@ -115,6 +116,12 @@ class LiveState(Protocol):
 
     def layout(self) -> tuple[bytes, Sequence[Any]]:
         """Return the state's tree and its live arrays, in the order of the tree, without copying."""
+
+    def content(self, array: Any) -> memoryview:
+        """Return the bytes of an array: live ones, or a copy if the array is not in host memory."""
+
+    def shared_memory(self) -> SharedMemory | None:
+        """Return the memory that processes of this machine share copies in; None if sockets are as good."""
 
     def contents(self, arrays: Sequence[Any]) -> tuple[list[Callable[[], memoryview]], bool]:
         """Return functions that fetch the bytes of arrays, and whether these bytes stay as they are now."""

@@ -51,9 +51,9 @@ from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.noise import NoiseScale
 from pliant.train.session import Session
 from pliant.train.standalone import OWNER, SAVE_EVERY_S, StandaloneCoordinator
-from pliant.train.state.flat import State
+from pliant.train.state.flat import State, leaf_sizes
 from pliant.train.state.state_lock import StateLock
-from pliant.train.state.transfer import StateSource
+from pliant.train.state.transfer import StateDownload, StateSource
 
 if TYPE_CHECKING:
     from pliant.train.peer.tls import PeerTls
@@ -240,8 +240,9 @@ class LiveJob(ABC):
         self, terms: Terms, state_lock: StateLock, state: LiveState, checkpoints: MemberCheckpoints
     ) -> Session:
         link = self._open_link(checkpoints)
+        shared_memory = state.shared_memory() if self._settings.coordinators else None
         if self._settings.coordinators:
-            source = StateSource(state_lock, state.capture, self._gradient, self._lines)
+            source = StateSource(state_lock, state.layout, state.content, self._gradient, self._lines, shared_memory)
             self._peers = PeerServer(
                 self._host,
                 self.member,
@@ -250,7 +251,12 @@ class LiveJob(ABC):
                 self._peer_tls(),
             )
         collect_garbage = checkpoints.collect_garbage if checkpoints.can_save else None
-        session = Session(self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage)
+        download = partial(
+            StateDownload, shared_memory=shared_memory, expected_bytes=sum(leaf_sizes(state.layout()[0]))
+        )
+        session = Session(
+            self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage, download
+        )
         self._session = session
         checkpoints.feed = session.feed
         self._closing.append(session.close)

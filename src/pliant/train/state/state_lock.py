@@ -21,6 +21,7 @@ class StateLock:
         self._label: tuple[Lineage, int | Callable[[], int]] | None = None
         self._readers = 0
         self._closed = False
+        self.when_blocked: Callable[[], None] = lambda: None  # called by the training thread before each change
 
     def allow_reads(self, lineage: Lineage, state: int | Callable[[], int]) -> None:
         """Label the state with this lineage and hash until `block_reads`. A function computes the hash on demand."""
@@ -34,6 +35,7 @@ class StateLock:
             self._label = None
             while self._readers:
                 self._moved.wait()
+        self.when_blocked()
 
     def close(self) -> None:
         """Send all waiting readers away, for good."""

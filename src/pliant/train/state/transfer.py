@@ -2,16 +2,17 @@
 
 Donors send live memory while reads are allowed, so nothing is copied and only the apply waits. Each stripe carries its
 label and the whole tree. Only stripes of one lineage, from donors whose trees are equal to the byte, are put together,
-and every byte is checked on the way. The receiver keeps the state apart until it is complete.
+and every byte is checked on the way. The receiver keeps the state apart until it is complete. Between processes that
+share memory of a GPU, a copy there replaces the stripes (`shared_copy`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,15 +22,20 @@ from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
 from pliant.train.peer.rpc import RpcBody
 from pliant.train.peer.server import DamagedFrame, PeerLost, PeerServer, RequestRefused, RpcReply
-from pliant.train.state.flat import Leaf, State, leaf_sizes, stripe_leaves
+from pliant.train.state.flat import State, leaf_sizes, stripe_leaves
+from pliant.train.state.memory import allocate
+from pliant.train.state.shared_copy import HeldCopies, SharedMemory, SharedPreface, SharedRequest, this_machine
 from pliant.train.state.state_lock import StateLock
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STATE, GRADIENT = "state", "gradient"
-STRIPES_MAX = 3
+STATE, GRADIENT, SHARED, RELEASE = "state", "gradient", "shared state", "release"
+DONORS_MAX = 3
+STRIPES_MAX = 6
+LARGE_BYTES = 256 << 20  # a state from which on several connections, each with its own threads, are faster than one
+LARGE_STRIPES = 4
 PIECE = 1 << 20
 TRANSFER_ERRORS = (PliantError, PeerLost, RequestRefused)
 RETRY_S = 0.2  # between two attempts, so that a donor that refuses is not flooded
@@ -70,10 +76,13 @@ class GradientHeader:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedState:
-    """A received state or gradient, complete and checked, not installed yet."""
+    """A received state or gradient, complete and checked, not installed yet.
+
+    A content is a view of memory, or what the adapter's `SharedMemory` returned.
+    """
 
     tree: bytes
-    contents: tuple[memoryview, ...]
+    contents: tuple[Any, ...]
 
 
 def copy_state(state: State) -> ReceivedState:
@@ -82,19 +91,29 @@ def copy_state(state: State) -> ReceivedState:
 
 
 class StateSource:
-    """The donor's side of a transfer. The adapter provides the two captures, which return live memory."""
+    """The donor's side of a transfer.
+
+    The adapter provides the state's tree with its live arrays, and the content of each: live memory, or a copy of one
+    array at a time where the array is not in host memory.
+    """
 
     def __init__(
         self,
         gate: StateLock,
-        capture: Callable[[], State],
+        layout: Callable[[], tuple[bytes, Sequence[Any]]],
+        content: Callable[[Any], memoryview],
         gradient: Callable[[Lineage], State | None],
         lines: Callable[[], tuple[LedgerLine, ...]],
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         self._lock = gate
-        self._capture = capture
+        self._layout = layout
+        self._content = content
         self._gradient = gradient
         self._lines = lines
+        self._shared_memory = shared_memory
+        self._held = HeldCopies()
+        gate.when_blocked = self._held.drop
 
     def answer(self, kind: str, head: bytes) -> tuple[bytes, RpcBody]:
         """Answer a peer's request.
@@ -105,6 +124,10 @@ class StateSource:
             sending = self._send_stripe(decode_head(head, StripeRequest))
         elif kind == GRADIENT:
             sending = self._send_gradient(decode_head(head, Lineage))
+        elif kind == SHARED:
+            sending = self._send_shared(decode_head(head, SharedRequest))
+        elif kind == RELEASE:
+            return msgspec.msgpack.encode(self._held.release(decode_head(head, str))), RpcBody(0, iter(()), _nothing)
         else:
             raise RequestRefused(f"members do not exchange {kind}")
         first = next(sending)  # once started, closing it releases the lock
@@ -119,33 +142,55 @@ class StateSource:
             if label is None:
                 raise RequestRefused("this member is leaving")
             lineage, state = label
-            whole = self._capture()
-            preface = msgspec.msgpack.encode(StripePreface(self._lines(), whole.tree))
+            tree, arrays = self._layout()
+            preface = msgspec.msgpack.encode(StripePreface(self._lines(), tree))
             yield memoryview(msgspec.msgpack.encode(StripeHeader(lineage, state, len(preface))))
-            mine = stripe_leaves([leaf.nbytes for leaf in whole.leaves], wanted.index, wanted.count)
-            leaves = [whole.leaves[at] for at in mine if whole.leaves[at].nbytes]
-            yield _length(len(preface), leaves)
+            nbytes = leaf_sizes(tree)
+            mine = [at for at in stripe_leaves(nbytes, wanted.index, wanted.count) if nbytes[at]]
+            yield _length(len(preface) + sum(nbytes[at] for at in mine))
             yield memoryview(preface)
-            for leaf in leaves:
-                yield leaf.content
+            for at in mine:
+                yield self._content(arrays[at])
+
+    def _send_shared(self, wanted: SharedRequest) -> Generator[memoryview]:
+        """Copy the state where the joiner can read it. Reads are allowed only while it is copied."""
+        if self._shared_memory is None or not wanted.machine or wanted.machine != this_machine():
+            raise RequestRefused("this member shares no memory with that one")
+        with self._lock.reading() as label:
+            if label is None:
+                raise RequestRefused("this member is leaving")
+            lineage, state = label
+            tree, arrays = self._layout()
+            lines = self._lines()
+            copy = self._shared_memory.copy(arrays)
+        if copy is None:
+            raise RequestRefused("this member has no room for a copy of its state")
+        preface = msgspec.msgpack.encode(SharedPreface(lines, tree, copy.handle, self._held.hold(copy)))
+        yield memoryview(msgspec.msgpack.encode(StripeHeader(lineage, state, len(preface))))
+        yield _length(len(preface))
+        yield memoryview(preface)
 
     def _send_gradient(self, lineage: Lineage) -> Generator[memoryview]:
         line = next((each for each in self._lines() if each.lineage == lineage), None)
         gradient = self._gradient(lineage) if line is not None else None
         if gradient is None:
             yield memoryview(msgspec.msgpack.encode(GradientHeader(None)))
-            yield _length(0, [])
+            yield _length(0)
             return
         yield memoryview(msgspec.msgpack.encode(GradientHeader(line, len(gradient.tree))))
         leaves = [leaf for leaf in gradient.leaves if leaf.nbytes]
-        yield _length(len(gradient.tree), leaves)
+        yield _length(len(gradient.tree) + sum(leaf.nbytes for leaf in leaves))
         yield memoryview(gradient.tree)
         for leaf in leaves:
             yield leaf.content
 
 
-def _length(preface: int, leaves: list[Leaf]) -> memoryview:
-    return memoryview((preface + sum(leaf.nbytes for leaf in leaves)).to_bytes(8, "little"))
+def _length(nbytes: int) -> memoryview:
+    return memoryview(nbytes.to_bytes(8, "little"))
+
+
+def _nothing() -> None:
+    """Close a body that holds nothing."""
 
 
 class StateDownload:
@@ -157,15 +202,21 @@ class StateDownload:
         generation: int,
         donors: tuple[MemberId, ...],
         feed: Callable[[StateDownload, s.Signal], None],
+        shared_memory: SharedMemory | None = None,
+        expected_bytes: int = 0,
     ) -> None:
         self.generation = generation
-        self.donors = donors[:STRIPES_MAX]
+        self.donors = donors[:DONORS_MAX]
         self.received: ReceivedState | None = None
+        self._stripes = len(self.donors)
+        if self.donors and expected_bytes >= LARGE_BYTES:
+            self._stripes = max(self._stripes, LARGE_STRIPES)
+        self._shared_memory = shared_memory
         self._peers = peers
         self._feed = feed
         self._stop = threading.Event()
         self._labels: dict[int, tuple[Lineage, int, bytes]] = {}  # lineage, hash and tree, by stripe
-        self._contents: dict[int, memoryview] = {}
+        self._contents: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._received_bytes = 0  # to see progress
         self._last_seen_bytes = 0
@@ -173,8 +224,17 @@ class StateDownload:
     def start(self) -> None:
         if not self.donors:
             self._fail("there is no donor")
-        for index, donor in enumerate(self.donors):
-            threading.Thread(target=self._receive_stripe, args=(index, donor), name="pliant-fetch", daemon=True).start()
+        elif self._shared_memory is not None:
+            self._start_thread(self._receive_shared, self._shared_memory, self.donors[0])
+        else:
+            self._start_stripes()
+
+    def _start_stripes(self) -> None:
+        for index in range(self._stripes):
+            self._start_thread(self._receive_stripe, index, self.donors[index % len(self.donors)])
+
+    def _start_thread(self, target: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=target, args=args, name="pliant-fetch", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
@@ -184,14 +244,43 @@ class StateDownload:
         moved, self._last_seen_bytes = self._last_seen_bytes, self._received_bytes
         return not self._stop.is_set() and self.received is None and self._received_bytes > moved
 
+    def _receive_shared(self, memory: SharedMemory, donor: MemberId) -> None:
+        """Read a copy that the donor shares. Receive stripes if it shares none, or its copy cannot be read here."""
+        try:
+            wanted = msgspec.msgpack.encode(SharedRequest(this_machine()))
+            with self._peers.request(self.generation, donor, SHARED, wanted, self._stop) as answer:
+                head = decode_head(answer.head, StripeHeader)
+                preface = decode_head(_read(answer, head.preface), SharedPreface)
+            try:
+                contents = memory.read(preface.handle, leaf_sizes(preface.tree))
+            finally:
+                is_held = self._release(donor, preface.ticket)
+            if not is_held:
+                raise PeerLost(f"{donor} dropped its copy before it was read")
+        except (RequestRefused, OSError) as error:
+            log.debug("no shared copy of the state from %s (%s); receiving stripes", donor, error)
+            self._start_stripes()
+            return
+        except TRANSFER_ERRORS as error:
+            self._fail(str(error))
+            return
+        self._stripes = 1
+        self._contents = dict(enumerate(contents))
+        self._stripe_received(0, (head.lineage, head.state, preface.tree), preface.lines)
+
+    def _release(self, donor: MemberId, ticket: str) -> bool:
+        sent = msgspec.msgpack.encode(ticket)
+        with self._peers.request(self.generation, donor, RELEASE, sent, self._stop) as answer:
+            return decode_head(answer.head, bool)
+
     def _receive_stripe(self, index: int, donor: MemberId) -> None:
         try:
-            wanted = msgspec.msgpack.encode(StripeRequest(index, len(self.donors)))
+            wanted = msgspec.msgpack.encode(StripeRequest(index, self._stripes))
             with self._peers.request(self.generation, donor, STATE, wanted, self._stop) as answer:
                 head = decode_head(answer.head, StripeHeader)
                 preface = decode_head(_read(answer, head.preface), StripePreface)
                 nbytes = leaf_sizes(preface.tree)
-                mine = stripe_leaves(nbytes, index, len(self.donors))
+                mine = stripe_leaves(nbytes, index, self._stripes)
                 if answer.length != head.preface + sum(nbytes[at] for at in mine):
                     raise PeerLost(f"{donor} sends {answer.length} bytes, which do not match its tree")
                 for at in mine:
@@ -207,7 +296,7 @@ class StateDownload:
     def _stripe_received(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[LedgerLine, ...]) -> None:
         with self._lock:
             self._labels[index] = label
-            if len(self._labels) < len(self.donors):
+            if len(self._labels) < self._stripes:
                 return
         lineage, state, tree = label
         if any(each != label for each in self._labels.values()):
@@ -218,15 +307,15 @@ class StateDownload:
             self._fail("the donors' states have different lineages or contents", spoilt=spoilt)
             return
         self.received = ReceivedState(tree, tuple(self._contents[at] for at in sorted(self._contents)))
-        for at in range(len(self.donors)):
-            self._feed(self, s.Stripe(at, len(self.donors), lineage, state, lines))
+        for at in range(self._stripes):
+            self._feed(self, s.Stripe(at, self._stripes, lineage, state, lines))
 
     def _fail(self, why: str, *, spoilt: bool = False) -> None:
         if self._stop.is_set():
             return
         self._stop.set()
         # Donors that are between two steps are the rule after a kill; users need not hear of that.
-        level = logging.INFO if spoilt or len(self._labels) < len(self.donors) else logging.DEBUG
+        level = logging.INFO if spoilt or len(self._labels) < self._stripes else logging.DEBUG
         log.log(level, "the state could not be received (%s); retrying", why)
         again = threading.Timer(RETRY_S, self._feed, (self, s.TransferBroken(spoilt)))
         again.daemon = True
@@ -268,7 +357,7 @@ def _read(answer: RpcReply, nbytes: int, moved: Callable[[int], None] | None = N
     """Read bytes of a reply. Their number comes from the peer, so it is checked before memory is allocated."""
     if not 0 <= nbytes <= answer.length:
         raise DamagedFrame(f"a peer announced {nbytes} bytes in a reply of {answer.length}")
-    room = memoryview(bytearray(nbytes))
+    room = memoryview(allocate(nbytes))
     for start in range(0, nbytes, PIECE):
         piece = room[start : start + PIECE]
         answer.readinto(piece)

@@ -216,9 +216,7 @@ def test_a_member_that_became_rank_0_as_it_left_writes_what_rank_0_had_not(tmp_p
     assert steps(tmp_path) == [1, 2]
 
 
-def test_a_member_that_was_released_does_not_open_a_log_that_another_one_writes(
-    tmp_path: Path, member: Member
-) -> None:
+def test_a_member_that_was_released_does_not_open_a_log_that_another_one_writes(tmp_path: Path, member: Member) -> None:
     after = member(0)
     applied(after, 1, 2)
     after.write(2)

@@ -3,8 +3,8 @@
 import logging
 import queue
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -14,8 +14,17 @@ from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerLost
 from pliant.train.state.flat import Leaf, State, flatten, restore
+from pliant.train.state.shared_copy import HeldCopies
 from pliant.train.state.state_lock import StateLock
-from pliant.train.state.transfer import STATE, ReceivedState, StateDownload, StateSource, StripeRequest, fetch_gradient
+from pliant.train.state.transfer import (
+    LARGE_BYTES,
+    STATE,
+    ReceivedState,
+    StateDownload,
+    StateSource,
+    StripeRequest,
+    fetch_gradient,
+)
 from unit.core.build import lines
 from unit.train.pair import Make, Talker, introduce, talkers
 
@@ -32,21 +41,65 @@ def value_of(received: ReceivedState) -> object:
     return restore(received.tree, received.contents, lambda _d, _s, content: content.tobytes())
 
 
+@dataclass
+class HostCopy:
+    """A shared copy in this process, as a GPU's is in the driver."""
+
+    handle: bytes
+    memory: "HostMemory"
+
+    def close(self) -> None:
+        del self.memory.copies[self.handle]
+
+
+@dataclass
+class HostMemory:
+    """Memory that all members of a test share."""
+
+    copies: dict[bytes, list[bytes]] = field(default_factory=dict)
+    is_full: bool = False
+    is_foreign: bool = False  # another process's copies cannot be opened
+
+    def copy(self, arrays: Sequence[bytearray]) -> HostCopy | None:
+        if self.is_full:
+            return None
+        handle = f"copy {len(self.copies)}".encode()
+        self.copies[handle] = [bytes(array) for array in arrays]
+        return HostCopy(handle, self)
+
+    def read(self, handle: bytes, nbytes: Sequence[int]) -> tuple[memoryview, ...]:
+        if self.is_foreign:
+            raise OSError("no access to that GPU")
+        found = self.copies[handle]
+        assert [len(each) for each in found] == list(nbytes)
+        return tuple(memoryview(each) for each in found)
+
+
 class Donor:
     """A member that holds a state and a gradient, with a gate before them."""
 
-    def __init__(self, make: Make, name: str, *, content: bytes = b"abcdefgh", state: int = 5) -> None:
+    def __init__(
+        self,
+        make: Make,
+        name: str,
+        *,
+        content: bytes = b"abcdefgh",
+        state: int = 5,
+        shared_memory: HostMemory | None = None,
+    ) -> None:
         self.gate = StateLock()
         self.live = [bytearray(content), bytearray(b""), bytearray(b"x" * 100), bytearray(b"y" * 50)]
         self.gradient: dict[Lineage, bytearray] = {LINEAGE: bytearray(b"gradient")}
         self.lines: tuple[LedgerLine, ...] = LINES
-        self.source = StateSource(self.gate, self.capture, self.gradient_of, lambda: self.lines)
+        self.source = StateSource(
+            self.gate, self.layout, memoryview, self.gradient_of, lambda: self.lines, shared_memory
+        )
         self.talker = make(name, lambda _g, _asker, kind, head: self.source.answer(kind, head))
         self.name = self.talker.name
         self.gate.allow_reads(LINEAGE, state)
 
-    def capture(self) -> State:
-        return flatten({"model": self.live, "rate": 0.5}, as_leaf)
+    def layout(self) -> tuple[bytes, list[bytearray]]:
+        return flatten({"model": self.live, "rate": 0.5}, as_leaf).tree, self.live
 
     def gradient_of(self, lineage: Lineage) -> State | None:
         found = self.gradient.get(lineage)
@@ -60,8 +113,17 @@ class Joiner:
         self.talker = make("joiner")
         self.fed: queue.Queue[s.Signal] = queue.Queue()
 
-    def fetch(self, *donors: MemberId) -> StateDownload:
-        fetching = StateDownload(self.talker.peers, 1, donors, lambda _fetching, signal: self.fed.put(signal))
+    def fetch(
+        self, *donors: MemberId, shared_memory: HostMemory | None = None, expected_bytes: int = 0
+    ) -> StateDownload:
+        fetching = StateDownload(
+            self.talker.peers,
+            1,
+            donors,
+            lambda _fetching, signal: self.fed.put(signal),
+            shared_memory,
+            expected_bytes,
+        )
         fetching.start()
         return fetching
 
@@ -93,6 +155,113 @@ def test_more_donors_than_stripes_are_not_needed(make: Make) -> None:
     fetching = joiner.fetch(*(donor.name for donor in donors))
     assert [type(joiner.next()) for _ in range(3)] == [s.Stripe] * 3
     assert fetching.donors == ("d0", "d1", "d2")
+
+
+@pytest.mark.parametrize(("count", "stripes"), [(1, 4), (2, 4), (3, 4)])
+def test_a_large_state_comes_over_several_connections(make: Make, count: int, stripes: int) -> None:
+    donors = [Donor(make, f"d{at}") for at in range(count)]
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, *(donor.talker for donor in donors))
+    fetching = joiner.fetch(*(donor.name for donor in donors), expected_bytes=LARGE_BYTES)
+    assert [joiner.next() for _ in range(stripes)] == [
+        s.Stripe(at, stripes, LINEAGE, 5, LINES) for at in range(stripes)
+    ]
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [bytes(each) for each in donors[0].live], "rate": 0.5}
+
+
+def test_a_shared_copy_is_read_once_and_released(make: Make) -> None:
+    memory = HostMemory()
+    donor, other = Donor(make, "d0", shared_memory=memory), Donor(make, "d1", shared_memory=memory)
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, donor.talker, other.talker)
+    fetching = joiner.fetch(donor.name, other.name, shared_memory=memory)
+    assert joiner.next() == s.Stripe(0, 1, LINEAGE, 5, LINES)
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [b"abcdefgh", b"", b"x" * 100, b"y" * 50], "rate": 0.5}
+    donor.gate.block_reads()
+    assert memory.copies == {}
+
+
+def test_the_donor_trains_on_while_its_copy_is_read(make: Make) -> None:
+    memory = HostMemory()
+    donor, joiner = Donor(make, "d", shared_memory=memory), Joiner(make)
+    introduce(1, joiner.talker, donor.talker)
+    read = memory.read
+
+    def slow(handle: bytes, nbytes: Sequence[int]) -> tuple[memoryview, ...]:
+        donor.gate.block_reads()  # returns at once: nothing reads the live state any more
+        donor.live[0][:] = b"ABCDEFGH"
+        return read(handle, nbytes)
+
+    memory.read = slow  # type: ignore[method-assign]
+    fetching = joiner.fetch(donor.name, shared_memory=memory)
+    assert joiner.next() == s.Stripe(0, 1, LINEAGE, 5, LINES)
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [b"abcdefgh", b"", b"x" * 100, b"y" * 50], "rate": 0.5}
+
+
+@pytest.mark.parametrize("why", ["other machine", "no shared memory", "full", "foreign"])
+def test_where_no_copy_can_be_shared_stripes_are_received(
+    make: Make, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(is_full=why == "full", is_foreign=why == "foreign")
+    machines = iter(["here", "there"])
+    if why == "other machine":
+        monkeypatch.setattr("pliant.train.state.transfer.this_machine", lambda: next(machines))
+    donor = Donor(make, "d", shared_memory=None if why == "no shared memory" else memory)
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, donor.talker)
+    fetching = joiner.fetch(donor.name, shared_memory=memory)
+    assert joiner.next() == s.Stripe(0, 1, LINEAGE, 5, LINES)
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [b"abcdefgh", b"", b"x" * 100, b"y" * 50], "rate": 0.5}
+    donor.gate.block_reads()
+    assert memory.copies == {}
+
+
+def test_what_was_read_of_a_copy_that_is_gone_is_discarded(make: Make) -> None:
+    memory = HostMemory()
+    donor, joiner = Donor(make, "d", shared_memory=memory), Joiner(make)
+    donor.source._held = held = HeldCopies(held_s=0.0)
+    introduce(1, joiner.talker, donor.talker)
+    read = memory.read
+
+    def too_slow(handle: bytes, nbytes: Sequence[int]) -> tuple[memoryview, ...]:
+        found = read(handle, nbytes)
+        held.drop()  # before the donor's next change, long after
+        return found
+
+    memory.read = too_slow  # type: ignore[method-assign]
+    fetching = joiner.fetch(donor.name, shared_memory=memory)
+    assert joiner.next() == s.TransferBroken(wrong_state=False)
+    assert fetching.received is None
+    assert memory.copies == {}
+
+
+def test_a_copy_that_no_joiner_releases_is_dropped_after_a_while() -> None:
+    memory, now = HostMemory(), [0.0]
+    held = HeldCopies(held_s=30.0, now=lambda: now[0])
+    copy = memory.copy([bytearray(b"x")])
+    assert copy is not None
+    ticket = held.hold(copy)
+    held.drop()
+    assert memory.copies
+    now[0] = 30.0
+    held.drop()
+    assert memory.copies == {}
+    assert not held.release(ticket)
+
+
+def test_a_released_copy_is_dropped_by_the_thread_that_trains() -> None:
+    memory = HostMemory()
+    held = HeldCopies()
+    copy = memory.copy([bytearray(b"x")])
+    assert copy is not None
+    assert held.release(held.hold(copy))
+    assert memory.copies
+    held.drop()
+    assert memory.copies == {}
 
 
 def test_what_is_received_is_a_copy(make: Make) -> None:

@@ -71,6 +71,12 @@ class ArrayState:
     def contents(self, arrays: Sequence[Array]) -> tuple[list[Callable[[], memoryview]], bool]:
         return [partial(_content, array) for array in arrays], self._frame.keeps_values
 
+    def content(self, array: Array) -> memoryview:
+        return _content(array)
+
+    def shared_memory(self) -> None:
+        return None  # the arrays are in host memory
+
     def copy(self, content: memoryview) -> memoryview:
         """Copy bytes. numpy releases the interpreter lock meanwhile."""
         if not content.nbytes:
