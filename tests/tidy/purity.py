@@ -5,6 +5,7 @@ builtins as well, and names the way out.
 """
 
 import ast
+import random
 import sys
 from collections.abc import Iterator
 
@@ -91,3 +92,32 @@ def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
             return [f"pliant.{alias.name}" for alias in names]
         case ast.ImportFrom(module=module):
             return [module or "pliant.core"]  # a relative import, which the linter refuses, stays inside
+
+
+DRAWS = frozenset(name for name in dir(random) if name.islower() and not name.startswith("_")) - {
+    "getstate",
+    "setstate",
+    "seed",
+}
+
+
+def shared_draws(text: str) -> list[str]:
+    """Return the draws from the generators that user code draws from: `random`'s and numpy's own."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name("random"), attr=name)) if name in DRAWS:
+                found.append(f"line {node.lineno}: random.{name} draws from the generator of user code")
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(value=ast.Name("np" | "numpy"), attr="random"), attr=name)
+            ) if name not in ("seed", "get_state", "set_state", "Generator", "PCG64"):
+                found.append(f"line {node.lineno}: numpy.random.{name} draws from the generator of user code")
+            case ast.ImportFrom(module="random", names=names):
+                found += [
+                    f"line {node.lineno}: random.{each.name} draws from the generator of user code"
+                    for each in names
+                    if each.name in DRAWS
+                ]
+            case _:
+                pass
+    return found

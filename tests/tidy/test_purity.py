@@ -3,7 +3,7 @@ import configparser
 import pytest
 
 from tidy.files import ROOT, name_of, walk
-from tidy.purity import IMPURE_MODULES, impurities
+from tidy.purity import IMPURE_MODULES, impurities, shared_draws
 
 
 def test_the_core_is_pure() -> None:
@@ -61,3 +61,40 @@ def test_an_impurity_is_found(text: str) -> None:
 )
 def test_pure_code_is_left_alone(text: str) -> None:
     assert impurities(text) == []
+
+
+def test_pliant_draws_from_generators_of_its_own() -> None:
+    """It runs in the user's process, beside code that expects its own numbers after a seed."""
+    found = [
+        f"{name_of(path)}: {finding}"
+        for path in walk(ROOT / "src/pliant", (".py",))
+        for finding in shared_draws(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = random.uniform(0, 1)\n",
+        "def f():\n    return random.sample(y, 3)\n",
+        "from random import choice\n",
+        "x = np.random.rand(3)\n",
+        "x = numpy.random.default_rng()\n",
+    ],
+)
+def test_a_draw_from_a_shared_generator_is_found(text: str) -> None:
+    assert len(shared_draws(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "random.seed(5)\nrandom.setstate(random.getstate())\n",
+        "x = random.Random().uniform(0, 1)\n",
+        "chance = np.random.Generator(np.random.PCG64(5))\nchance.random()\n",
+        "from random import Random\n",
+    ],
+)
+def test_a_generator_of_its_own_is_allowed(text: str) -> None:
+    assert shared_draws(text) == []

@@ -54,6 +54,7 @@ for _name in ("httpx2", "httpcore2"):  # a script's logging.basicConfig(level=IN
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 _PROBLEM = msgspec.json.Decoder(api.Problem)
+_chance = random.Random()  # of its own: user code draws from the module's generator, in another thread
 
 
 CHECKS = 8  # of new connections for one request; other threads may take the connections that it checked
@@ -329,7 +330,7 @@ class Transport:
         left_s = until - time.monotonic()
         limit_s = pause_limit_s(self.lease_ttl_s, len(self._known.urls))
         pause_s = min(PAUSE_MAX_S, limit_s, PAUSE_FIRST_S * 2 ** min(attempt, 10))
-        if left_s <= 0 or last.lasting or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
+        if left_s <= 0 or last.lasting or self._closed.wait(min(left_s, _chance.uniform(pause_s / 2, pause_s))):
             where, why = ", ".join(self._known.urls), str(last).rstrip(".")
             if last.lasting:
                 raise NotSecure(f"No secure connection to {where}: {why}.")

@@ -27,7 +27,7 @@ def are_free(ports: tuple[int, ...]) -> bool:
 
 def _found(host: str, count: int, *, again: bool) -> tuple[int, ...]:
     found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.Random().sample(PORTS, len(PORTS)):
         if len(found) == count:
             return tuple(found)
         if _is_free(host, port, again=again):

@@ -63,7 +63,9 @@ def chaos(
     from pliant.chaos.runner import ChaosRunner
 
     name = resolve_job(job)
-    options = ChaosOptions(random.randrange(SEED_MAX) if seed is None else seed, parse_kinds(faults), every_s, for_s)
+    options = ChaosOptions(
+        random.Random().randrange(SEED_MAX) if seed is None else seed, parse_kinds(faults), every_s, for_s
+    )
     if flags.stopped_job(name) is not None:
         raise BadInput(f"Job {name} is not running. Start it with `pliant run --allow-chaos`.")
     with flags.connect(name) as client, _stop_on_signals() as stop:
