@@ -12,6 +12,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,14 @@ import torch
 
 from gpu.job import running
 
+SETTLING = ("descriptors", "sockets", "threads")
+SETTLED_S = 0.4  # without a change: a figure is settled
+SETTLED_MAX_S = 5.0
+LOOK_S = 0.05
 WARM = 4  # pairs of changes before the first figures
 ROOM = {"descriptors": 2, "sockets": 2, "threads": 2, "rss_mb": 40, "gpu_mb": 64}  # what may come and go
+
+_pause = threading.Event()  # never set
 
 
 def usage(pid: int) -> dict[str, int]:
@@ -67,7 +74,7 @@ def reconfigure(folder: Path, device: str, changes: int, limit_s: float) -> dict
                 del staying[member]
             assert staying, "no worker of the first world is left"
             if pair >= WARM:
-                seen.append({member: _usage_of(pid, device) for member, pid in staying.items()})
+                seen.append({member: _settled_usage(pid, device) for member, pid in staying.items()})
             if pair % 10 == 9:
                 print(f"  {2 * pair + 2} changes: {json.dumps(seen[-1]) if seen else ''}", flush=True)
         lost = sorted(job.lost())
@@ -87,8 +94,16 @@ def reconfigure(folder: Path, device: str, changes: int, limit_s: float) -> dict
     }
 
 
-def _usage_of(pid: int, device: str) -> dict[str, int]:
-    return usage(pid) | ({"gpu_mb": gpu_used_mb()} if device == "cuda" else {})
+def _settled_usage(pid: int, device: str) -> dict[str, int]:
+    """Return the usage once it stays the same for a while: old groups are disposed of in the background."""
+    until, found, since = time.monotonic() + SETTLED_MAX_S, usage(pid), time.monotonic()
+    while time.monotonic() < min(until, since + SETTLED_S):
+        _pause.wait(LOOK_S)
+        fresh = usage(pid)
+        if {name: fresh[name] for name in SETTLING} != {name: found[name] for name in SETTLING}:
+            since = time.monotonic()
+        found = fresh
+    return found | ({"gpu_mb": gpu_used_mb()} if device == "cuda" else {})
 
 
 def growth(seen: list[dict[str, int]]) -> dict[str, Any]:
