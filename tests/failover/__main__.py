@@ -18,19 +18,22 @@ import click
 
 from failover import lab
 from failover.cluster import AGENTS, PATIENCE_S, Cluster
-from failover.scenarios import FAULTS, lose_quorum, strike, undisturbed
+from failover.scenarios import FAULTS, compact, lose_quorum, strike, undisturbed
 from networks.__main__ import alone, gone_for_no_reason
 from pliant.core import messages as m
 
 EPOCHS = "64"  # many enough to train through all faults
 SLOW_S = "0.5"  # for a step, from the middle on: a world changes between two steps
 QUORUM = "etcd without a quorum"
+COMPACTED = "etcd compacted and defragmented"
 CONTROL = "no fault"
 SCRIPT = Path(__file__).parents[1] / "networks" / "training.py"
 
+OF_ETCD = {QUORUM: lose_quorum, COMPACTED: compact}
+
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice([*FAULTS, QUORUM]), help="These faults alone.")
+@click.option("--only", multiple=True, type=click.Choice([*FAULTS, *OF_ETCD]), help="These faults alone.")
 @click.option("--keep", is_flag=True, help="Keep the folder of a run without a failure too.")
 def main(only: tuple[str, ...], keep: bool) -> None:
     """Run it, and print one JSON object at the end."""
@@ -52,9 +55,9 @@ def main(only: tuple[str, ...], keep: bool) -> None:
             cluster.start_training()
             found[CONTROL] = undisturbed(cluster)
             print(f"{CONTROL}\n  {json.dumps(found[CONTROL])}", flush=True)
-            for name in only or (*FAULTS, QUORUM):
+            for name in only or (*FAULTS, *OF_ETCD):
                 print(name, flush=True)
-                found[name] = lose_quorum(cluster) if name == QUORUM else strike(cluster, FAULTS[name])
+                found[name] = OF_ETCD[name](cluster) if name in OF_ETCD else strike(cluster, FAULTS[name])
                 print(f"  {json.dumps(found[name])}", flush=True)
             cluster.hurry()
             for agent in cluster.agents:

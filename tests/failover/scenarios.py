@@ -16,6 +16,7 @@ from failover.lab import STORE_NET, WORK_NET
 FROZEN_S = 30.0
 CUT_S = 30.0
 QUORUM_LOST_S = 60.0
+COMPACTIONS = 5  # before the resize, and after it
 HEALTH_S = 0.2  # the longest answer of /healthz meanwhile
 
 Fault = Callable[[Cluster, Coordinator], AbstractContextManager[None]]
@@ -112,6 +113,26 @@ def lose_quorum(cluster: Cluster) -> dict[str, float]:
     cluster.resize(AGENTS)
     return {
         "resized_s": resized.trained_s,
+        "health_longest_s": round(probe.longest_s, 3),
+        "health_answers": probe.answers,
+    }
+
+
+def compact(cluster: Cluster) -> dict[str, float]:
+    """Compact and defragment etcd again and again during a resize: nothing waits for it that matters."""
+    there, revisions = cluster.members(), []
+    with HealthProbe(cluster) as probe:
+        revisions = [cluster.compact_etcd() for _ in range(COMPACTIONS)]
+        resized = cluster.resize(AGENTS - 1)
+        revisions += [cluster.compact_etcd() for _ in range(COMPACTIONS)]
+    assert not probe.failures, f"/healthz failed: {probe.failures[:3]}"
+    assert probe.longest_s < HEALTH_S, f"/healthz took {probe.longest_s:.3f} s"
+    assert revisions[-1] > revisions[0], "nothing was written between the compactions"
+    assert cluster.members() <= there, "a member was replaced"
+    cluster.resize(AGENTS)
+    return {
+        "resized_s": resized.trained_s,
+        "compactions": len(revisions),
         "health_longest_s": round(probe.longest_s, 3),
         "health_answers": probe.answers,
     }
