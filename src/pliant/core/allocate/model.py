@@ -26,11 +26,15 @@ class QueueRule:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The machines of all jobs, counted in slots: places for one worker each. `spot` of them may be taken away."""
+    """The machines of all jobs, counted in slots: places for one worker each. `spot` of them may be taken away.
+
+    With `is_lent` the slots are those of the machines that are lent at the moment, and `slots` is 0 in the store.
+    """
 
     slots: int
     spot: int = 0
     queues: tuple[QueueRule, ...] = ()
+    is_lent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ def bad_pool(pool: Pool) -> str:
     """Return what is wrong with a pool, or the empty string."""
     if not 0 <= pool.slots <= SLOTS_MAX:
         return f"a pool must have 0 to {SLOTS_MAX} slots; got {pool.slots}"
+    if pool.is_lent and (pool.slots or pool.spot):
+        return "a pool of lent machines has the slots that they lend: leave out the numbers of slots and spot slots"
     if not 0 <= pool.spot <= pool.slots:
         return f"the spot slots must be 0 to {pool.slots}, the size of the pool; got {pool.spot}"
     names = [rule.name for rule in pool.queues]

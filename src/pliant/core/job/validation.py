@@ -33,6 +33,7 @@ PAIR_NAME_MAX = 63
 PAIR_VALUE_MAX = 255
 VERIFY_MAX = 1_000_000
 PRIORITY_MAX = 1000
+SCRIPT_MAX = 4096  # characters of a script's path and its arguments together
 SIZE_MAX = 100_000  # far beyond what one coordinator can serve; catches typing errors
 
 
@@ -61,7 +62,7 @@ def bad_spec(spec: JobSpec) -> str:
         return f"spares must be 0 to {SIZE_MAX}; got {spec.spares}"
     if wrong := _bad_schedule(spec) or _bad_policy(spec.checkpoints) or _bad_roles(spec):
         return wrong
-    return bad_target(low, high, spec.target or spec.initial_target) or _bad_queue(spec)
+    return bad_target(low, high, spec.target or spec.initial_target) or _bad_queue(spec) or bad_script(spec)
 
 
 def _bad_schedule(spec: JobSpec) -> str:
@@ -85,6 +86,21 @@ def _bad_queue(spec: JobSpec) -> str:
     if spec.queue and spec.initial_target.placement:
         return "a job in a queue cannot have a placement: the pool decides how many workers it has"
     return ""
+
+
+def bad_script(spec: JobSpec) -> str:
+    """Return why lent machines cannot run the script of a job, or the empty string.
+
+    The script is a path below the folder that a machine's owner named, so it cannot lead out of it.
+    """
+    if not spec.script:
+        return ""
+    name = spec.script[0]
+    if not name or name.startswith(("/", "-")) or ".." in name.split("/"):
+        return f"the script must be a path below the folder of scripts, without '..'; got {name[:60]!r}"
+    if any("\0" in word for word in spec.script) or sum(map(len, spec.script)) > SCRIPT_MAX:
+        return f"the script and its arguments must have up to {SCRIPT_MAX} characters, without zero bytes"
+    return "" if spec.queue else "machines are lent to the jobs of a pool: pass --queue NAME with a script"
 
 
 def _bad_policy(policy: CheckpointPolicy) -> str:

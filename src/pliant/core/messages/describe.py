@@ -19,7 +19,7 @@ from pliant.core.tasks.messages import TaskEvent
 
 NAMES_MAX = 8  # the rest are counted
 # Fields of JobSpec that are not plain options of the same name.
-_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed", "schedule")
+_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed", "schedule", "script")
 PLAIN_SETTINGS = tuple(field.name for field in fields(JobSpec) if field.name not in _OTHER_SETTINGS)
 
 
@@ -153,6 +153,7 @@ def setting_options(spec: JobSpec) -> dict[str, str]:
         "--checkpoint-every": every,
         "--checkpoint-keep": str(policy.keep),
         "--allow-chaos": _setting(spec.chaos_allowed),
+        "script": " ".join(spec.script) or "none",
     }
 
 

@@ -85,6 +85,7 @@ class JobSpec:
     queue: str = ""  # the queue of the pool that grants its workers; empty: none, and it takes what its agents have
     priority: int = 0  # among the jobs of the pool, higher first
     schedule: Schedule = ()  # the target from a step on, as (step, size); empty: the target stays
+    script: tuple[str, ...] = ()  # the script that lent machines run for it, and its arguments; empty: none do
 
     @property
     def initial_target(self) -> Target:
