@@ -12,6 +12,7 @@ import msgspec
 
 from pliant.client.transport import PATIENCE_S, Transport, TryAgain, require_names
 from pliant.core.allocate import Pool
+from pliant.core.allocate.machines import LentMachine
 from pliant.core.messages import Command, Create, Event
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.submissions import Submission
@@ -206,6 +207,10 @@ class Client:
     def set_pool(self, pool: Pool) -> api.PoolStatus:
         """Set the pool that jobs with a queue share."""
         return self._call(routes.POOL_SET, api.PoolStatus, {}, body=pool)
+
+    def report_machine(self, machine: LentMachine) -> api.MachineOrders:
+        """Report about a machine that is lent to the pool, and return the job of each of its slots."""
+        return self._call(routes.MACHINE, api.MachineOrders, {}, body=machine)
 
     # ----------------------------------------------------------------------------------------- submissions
 

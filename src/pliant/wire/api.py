@@ -13,6 +13,7 @@ from typing import get_args
 import msgspec
 
 from pliant.core.allocate import Pool
+from pliant.core.allocate.machines import LentMachine
 from pliant.core.data.ledger import Lineage
 from pliant.core.messages import Event
 from pliant.core.model.checkpoint import Checkpoint
@@ -352,10 +353,26 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The pool, None if none was set, and the jobs that share it: those with workers first, then by position."""
+    """The pool, None if none was set, the jobs that share it, those with workers first, and the lent machines."""
 
     pool: Pool | None
     jobs: tuple[QueueLine, ...]
+    machines: tuple[LentMachine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOrder:
+    """The job whose agent should run in a slot of a lent machine, with its script; empty: none should."""
+
+    job: str = ""
+    script: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOrders:
+    """The answer to the report of a lent machine, for each of its slots."""
+
+    slots: tuple[SlotOrder, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pliant.core import messages as m
 from pliant.core.allocate import Pool
+from pliant.core.allocate.machines import LentMachine
 from pliant.core.ps import messages as p
 from pliant.core.submissions import Submission
 from pliant.core.tasks import messages as t
@@ -164,6 +165,16 @@ POOL_SET = Route(
     body=Pool,
     reply=api.PoolStatus,
 )
+MACHINE = Route(
+    "machine",
+    "POST",
+    "/v1/pool/machines",
+    Scope.JOIN,
+    "Report about a machine that is lent to the pool: the job of each slot. Repeat it every second. The answer has the "
+    "job of each slot as it should be.",
+    body=LentMachine,
+    reply=api.MachineOrders,
+)
 SUBMIT = Route(
     "submit",
     "POST",
@@ -285,6 +296,7 @@ ROUTES: tuple[Route, ...] = (
     RENEW_AGENT,
     *COMMANDS.values(),
     POOL,
+    MACHINE,
     POOL_SET,
     SUBMIT,
     SUBMISSION,

@@ -16,7 +16,8 @@ from pliant import __version__
 from pliant.coordinator.api.app import STATUS, ApiError, Call, ClientConnection, Handler
 from pliant.coordinator.api.auth import TokenRegistry
 from pliant.coordinator.api.ended_jobs import EndedJobs
-from pliant.coordinator.api.job_status import job_line, job_status, pool_status
+from pliant.coordinator.api.job_status import job_line, job_status
+from pliant.coordinator.api.pool import PoolHandlers
 from pliant.coordinator.api.submissions import SubmissionHandlers
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.history import JobHistory
@@ -37,7 +38,6 @@ from pliant.coordinator.service.inbox import (
 from pliant.coordinator.store_thread import StoreThread
 from pliant.coordinator.submission_registry import SubmissionRegistry
 from pliant.core.accounting.activity import Category, categories_of, running_workers
-from pliant.core.allocate import Pool
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
@@ -90,7 +90,6 @@ class Handlers:
         self._history = history
         self._housekeeper = housekeeper
         self._registry = tokens
-        self._pools = pools
         self._metrics = metrics
         self._lease_ttl_s = lease_ttl_s
         self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
@@ -98,6 +97,7 @@ class Handlers:
         self._ended = EndedJobs(service.service, store, reads)
         housekeeper.on_ended = self._ended.remember
         self._submissions = SubmissionHandlers(submissions, reads, self._require_leadership)
+        self._pool_handlers = PoolHandlers(service.service, pools, reads, self._require_leadership)
         self._operator_text = (b"", -OPERATOR_SHOWN_S)  # the operator's metrics, and when they came
         self._streams: Counter[str] = Counter()  # open event streams, by token
         self._uses: dict[str, dict[AgentId, tuple[api.WorkerUsage, ...]]] = {}  # by job, as last reported by each agent
@@ -123,8 +123,7 @@ class Handlers:
             "events": self._events,
             "watch": self._watch,
             "orders": self._orders,
-            "pool": self._pool,
-            "pool-set": self._set_pool,
+            **self._pool_handlers.by_name(),
             **self._submissions.by_name(),
             "operator-metrics": self._note_operator,
             "tokens": self._tokens,
@@ -420,17 +419,6 @@ class Handlers:
         return ApiError(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
-
-    async def _pool(self, call: Call) -> bytes:
-        self._require_leadership()
-        return encode_reply(pool_status(self._pools.pool, self._service.service.scheduler.shown))
-
-    async def _set_pool(self, call: Call) -> bytes:
-        assert isinstance(call.body, Pool)
-        self._require_leadership()
-        await self._reads.call(partial(self._pools.set, call.body))
-        self._service.service.scheduler.pool = self._pools.pool
-        return await self._pool(call)
 
     def _require_leadership(self) -> None:
         if not self._service.service.leads:

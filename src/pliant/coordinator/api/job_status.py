@@ -8,6 +8,7 @@ from math import inf
 from types import MappingProxyType
 
 from pliant.core.allocate import Allotment, Demand, Pool
+from pliant.core.allocate.machines import LentMachine
 from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
@@ -152,8 +153,10 @@ def job_status(
     )
 
 
-def pool_status(pool: Pool | None, shown: tuple[tuple[Demand, Allotment], ...]) -> PoolStatus:
-    """Return the pool, and the jobs that share it by rank."""
+def pool_status(
+    pool: Pool | None, shown: tuple[tuple[Demand, Allotment], ...], machines: tuple[LentMachine, ...] = ()
+) -> PoolStatus:
+    """Return the pool, the jobs that share it by rank, and the lent machines."""
     lines = (
         QueueLine(
             name=demand.name,
@@ -169,4 +172,4 @@ def pool_status(pool: Pool | None, shown: tuple[tuple[Demand, Allotment], ...]) 
         )
         for demand, found in shown
     )
-    return PoolStatus(pool, tuple(lines))
+    return PoolStatus(pool, tuple(lines), machines)

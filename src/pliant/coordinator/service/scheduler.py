@@ -7,13 +7,16 @@ reported the workers that still run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 from math import inf
 
 from pliant.coordinator.service.loaded_jobs import LoadedJobs
+from pliant.coordinator.service.machines import LentMachines
 from pliant.core.allocate import Allotment, Demand, Leaving, Pool, Reason, allocate
 from pliant.core.allocate.demands import SETTLE_S, Remains, WorkerReports, demand_of, remains_of
-from pliant.core.messages import Command, Exited, GrantWorkers
+from pliant.core.allocate.machines import LentMachine
+from pliant.core.messages import Command, Exited, GrantWorkers, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 
@@ -27,7 +30,9 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
+        self.machines = LentMachines()
         self.shown: tuple[tuple[Demand, Allotment], ...] = ()  # the last result, by rank
+        self.shown_pool: Pool | None = None  # the pool of that result, with the slots of lent machines
         self._managed: dict[Key, Job] = {}  # at the last look
         self._changed_at: dict[Key, float] = {}  # when their grants or workers changed last
         self._remains: dict[Key, Remains] = {}  # of ended jobs
@@ -62,18 +67,43 @@ class Scheduler:
             for key, job in self._managed.items()
         )
         leaving = tuple(Leaving(name, len(workers)) for (name, _), workers in self._remains.items())
+        pool = self._with_lent_slots(self.pool, demands, leaving, now)
         found = {
-            each.name: each
-            for each in allocate(self.pool, demands, leaving, is_counting=now - self._led_since < SETTLE_S)
+            each.name: each for each in allocate(pool, demands, leaving, is_counting=now - self._led_since < SETTLE_S)
         }
         by_name = {each.name: each for each in demands}
-        self.shown = tuple((by_name[name], each) for name, each in found.items())
+        self.shown_pool, self.shown = pool, tuple((by_name[name], each) for name, each in found.items())
         self._planned = {name: each.planned for name, each in found.items()}
         self._reasons = {name: reason for name, reason in self._reasons.items() if name in found}
         return [(job.name, command) for job in managed if (command := self._command(job, found[job.name]))]
 
+    def _with_lent_slots(
+        self, pool: Pool, demands: tuple[Demand, ...], leaving: tuple[Leaving, ...], now: float
+    ) -> Pool:
+        """Return the pool with the slots of lent machines. A new leader does not know all machines at once."""
+        if not pool.is_lent:
+            return pool
+        slots = self.machines.slots(now)
+        if self._led_since is not None and self._led_since > now - SETTLE_S:
+            slots = max(slots, sum(max(x.held, x.granted) for x in demands) + sum(x.held for x in leaving))
+        return replace(pool, slots=slots)
+
+    def report_machine(
+        self, machine: LentMachine, find: Callable[[str], Job | None], now: float
+    ) -> tuple[Job | None, ...] | Rejection:
+        """Note the report of a lent machine. Return the job of each of its slots; None: no agent should run there.
+
+        `find` returns a loaded job.
+        """
+        rejection = self.machines.report(machine, now)
+        if rejection is not None:
+            return rejection
+        ranked = [job for demand, _ in self.shown if (job := find(demand.name)) is not None]
+        return tuple(find(name) if name else None for name in self.machines.orders(machine.name, ranked, now))
+
     def forget(self) -> None:
         """Drop the memory of a leader that leads no more."""
+        self.machines.forget()
         self.shown, self._managed, self._changed_at, self._remains = (), {}, {}, {}
         self._planned, self._reasons, self._running, self._ended, self._led_since = {}, {}, {}, {}, None
 
