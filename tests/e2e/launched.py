@@ -35,7 +35,7 @@ class Launched:
         self.folder = home / "jobs" / job
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [PLIANT, "run", *self.flags, "--job", job, *args],
+            [PLIANT, *self.command(), *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -46,6 +46,9 @@ class Launched:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def command(self) -> tuple[str, ...]:
+        return ("run", *self.flags, "--job", self.job)
 
     def __enter__(self) -> "Launched":
         return self
@@ -124,6 +127,13 @@ class Calm(Launched):
     """One without --verbose, as a user starts it."""
 
     flags = ()
+
+
+class Lending(Launched):
+    """One `pliant agent --pool`."""
+
+    def command(self) -> tuple[str, ...]:
+        return ("agent", "--pool")
 
 
 def _heed_hangups() -> None:

@@ -47,6 +47,7 @@ DEVELOPER_COMMANDS = {
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
+        "agent": LazyCommand("pliant.cli.pool.agent:agent", "Lend this machine to many jobs of one coordinator."),
         "audit": LazyCommand("pliant.cli.audit.command:audit", "Verify that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
         "certs": LazyCommand(

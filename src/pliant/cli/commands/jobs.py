@@ -210,6 +210,7 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("name")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--workers",
     type=parse_sizes,
@@ -246,6 +247,7 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
 @connection_options
 def create(
     name: str,
+    script: tuple[str, ...],
     workers: tuple[int, int],
     target: int | None,
     wait_limit_s: float | None,
@@ -258,6 +260,7 @@ def create(
 ) -> None:
     """Create a job, to be run with `pliant run --job NAME`. It starts when enough workers have joined.
 
+    With --queue and a SCRIPT with its arguments after `--`, machines that are lent with `pliant agent --pool` run it.
     The options have the defaults of `pliant run`. For an existing job they replace its settings.
     """
     from pliant.core.messages import Create
@@ -275,6 +278,7 @@ def create(
         checkpoints=CheckpointPolicy(*checkpoint_every),
         queue=queue,
         priority=priority,
+        script=script,
     )
     with flags.connect() as client:
         done = client.send(name, Create(name, spec))

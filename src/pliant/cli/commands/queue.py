@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant.cli.connect import Flags, connection_options
-from pliant.cli.output import json_option, print_json, print_table
+from pliant.cli.output import clean, json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from pliant.core.allocate import QueueRule
     from pliant.wire.api import PoolStatus
+
+
+def parse_slots(text: str) -> int | None:
+    """Parse a number of slots; None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is neither a number nor auto.")
+    return int(text)
 
 
 def parse_queue(text: str) -> QueueRule:
@@ -47,7 +56,13 @@ def queue(ctx: click.Context, flags: Flags, as_json: bool) -> None:
 
 
 @queue.command("set")
-@click.option("--slots", metavar="N", type=click.IntRange(0), required=True, help="Places for workers in the pool.")
+@click.option(
+    "--slots",
+    metavar="N|auto",
+    type=parse_slots,
+    required=True,
+    help="Places for workers in the pool; auto: those of the machines that `pliant agent --pool` lends.",
+)
 @click.option("--spot", metavar="N", type=click.IntRange(0), default=0, help="How many of them are spot.  [default: 0]")
 @click.option(
     "--queue",
@@ -59,12 +74,12 @@ def queue(ctx: click.Context, flags: Flags, as_json: bool) -> None:
 )
 @json_option
 @connection_options
-def set_pool(slots: int, spot: int, queues: tuple[QueueRule, ...], flags: Flags, as_json: bool) -> None:
+def set_pool(slots: int | None, spot: int, queues: tuple[QueueRule, ...], flags: Flags, as_json: bool) -> None:
     """Set the pool that jobs with --queue share. It replaces the one before."""
     from pliant.core.allocate import Pool
 
     with flags.connect() as client:
-        found = client.set_pool(Pool(slots, spot, queues))
+        found = client.set_pool(Pool(slots or 0, spot, queues, is_lent=slots is None))
     if as_json:
         print_json(found)
     else:
@@ -78,7 +93,15 @@ def _print_pool(found: PoolStatus) -> None:
         return
     held = sum(max(job.held, job.granted) for job in found.jobs)
     spot = f", {pool.spot} of them spot" if pool.spot else ""
-    click.echo(f"pool  {pool.slots} slots{spot}; {held} granted or in use")
+    lent = " of lent machines" if pool.is_lent else ""
+    click.echo(f"pool  {pool.slots} slots{lent}{spot}; {held} granted or in use")
+    for machine in found.machines:
+        jobs = sorted({slot.job for slot in machine.slots if slot.job})
+        in_use = f"{sum(bool(slot.job) for slot in machine.slots)} of {len(machine.slots)} slots in use"
+        by = f" by {', '.join(jobs)}" if jobs else ""
+        click.echo(f"machine {machine.name}  {in_use}{by}{'; it leaves' if machine.is_leaving else ''}")
+        for job, why in machine.refused:
+            click.echo(f"  {job} cannot run there: {clean(why)}")
     for rule in pool.queues:
         used = sum(job.granted for job in found.jobs if job.queue == rule.name)
         limit = "" if rule.limit is None else f", at most {rule.limit}"

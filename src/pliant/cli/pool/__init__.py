@@ -1,0 +1,1 @@
+"""Commands for machines and jobs that share a pool."""
