@@ -6,6 +6,7 @@
 | answers of a coordinator | `wire.py` each type of answer, event pages, server-sent events, views, problems |
 | connections between members | `peers.py` hello, challenge, requests, replies, values, heads and trees of transfers |
 | collectives | `peers.py` control rows |
+| parameter servers | `tables.py` messages, requests, answers, checkpoints and their names |
 | stores | `stores.py` damaged pages, values and answers of etcd, segments; `wire.py` records; `files.py` the mark |
 | checkpoints | `files.py` tree, header, manifest, names, owner |
 | a job's folder | `files.py` token, endpoint.json, lock, command.json, logs, error files, metrics.csv |
@@ -19,6 +20,14 @@ spawner (`agent/process`), batches of data workers (`torch/data/shared_memory.py
 
 from __future__ import annotations
 
-from fuzz import files, peers, records, stores, texts, wire
+from fuzz import files, peers, records, stores, tables, texts, wire
 
-PARSERS = [*wire.PARSERS, *peers.PARSERS, *files.PARSERS, *texts.PARSERS, *stores.PARSERS, *records.PARSERS]
+PARSERS = [
+    *wire.PARSERS,
+    *peers.PARSERS,
+    *tables.PARSERS,
+    *files.PARSERS,
+    *texts.PARSERS,
+    *stores.PARSERS,
+    *records.PARSERS,
+]

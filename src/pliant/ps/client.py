@@ -18,7 +18,7 @@ from pliant.ps.dialing import ServerRefused, answer, dial, request
 from pliant.ps.tables.rows import Buckets, Floats, Ids, buckets_of
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Mask, Update, Versions
-from pliant.ps.wire import Array, OpenTables, PullRows, Request, as_array, encode_update, send_message
+from pliant.ps.wire import Array, OpenTables, PullRows, Request, decode_rows, encode_update, send_message
 from pliant.train.peer.framing import PeerConnection, PeerLost, WaitCheck
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class ServerRows:
 
         def take(server: int, bodies: list[bytearray]) -> None:
             at = asked[server]
-            values[at] = as_array(bodies[0], np.float32).reshape(len(at), table.dim)
-            versions[np.unique(buckets[at])] = as_array(bodies[1], np.int64)
+            inside = np.unique(buckets[at])
+            values[at], versions[inside] = decode_rows(bodies, len(at), table.dim, len(inside))
             left[at] = False
 
         self._exchange(ask, take, lambda: bool(left.any()))

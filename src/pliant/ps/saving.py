@@ -37,7 +37,7 @@ from pliant.train.checkpoint import (
 log = logging.getLogger(__name__)
 
 LAST = 10**9  # the number of the set that is written at the end of a layout's time
-_NAME = re.compile(r"tables\.(\d+)\.(\d+)\.(\d+)\.(\d+)-of-(\d+)")
+_NAME = re.compile(r"tables" + r"\.([0-9]{1,18})" * 4 + r"-of-([0-9]{1,18})")
 
 
 class TableSet(NamedTuple):
@@ -50,6 +50,14 @@ class TableSet(NamedTuple):
     def part(self, index: int, count: int) -> str:
         """Return the name of the part of one server."""
         return f"tables.{self.history:04d}.{self.layout:08d}.{self.number:010d}.{index}-of-{count}"
+
+
+def parse_part_name(name: str) -> tuple[TableSet, int, int] | None:
+    """Return the set of a part, its index, and the number of parts; None if the name is not that of a part."""
+    if (found := _NAME.fullmatch(name)) is None:
+        return None
+    history, layout, number, index, count = map(int, found.groups())
+    return (TableSet(history, layout, number), index, count) if index < count else None
 
 
 class TableStorage:
@@ -82,10 +90,10 @@ class TableStorage:
         """Return the sets of a history that are whole, the newest last, each with the names of its parts."""
         parts: dict[tuple[TableSet, int], dict[int, str]] = defaultdict(dict)
         for name in self._storage.checkpoint_names():
-            if (found := _NAME.fullmatch(name)) is not None:
-                of, layout, number, index, count = map(int, found.groups())
-                if of == history:
-                    parts[TableSet(of, layout, number), count][index] = name
+            found = parse_part_name(name)
+            if found is not None and found[0].history == history:
+                chosen, index, count = found
+                parts[chosen, count][index] = name
         whole = [(key, sorted(names.values())) for (key, count), names in parts.items() if len(names) == count]
         return sorted(whole)
 

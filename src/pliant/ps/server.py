@@ -25,6 +25,7 @@ from pliant.ps.listener import TableListener
 from pliant.ps.routes import Ticket, UpdateRoute
 from pliant.ps.saving import LAST, TableSet, TableStorage
 from pliant.ps.tables.rows import Buckets, buckets_of
+from pliant.ps.tables.spec import check_tables
 from pliant.ps.tables.table_copy import Mask, StaleUpdate, Update
 from pliant.train.peer.framing import DamagedFrame, PeerConnection, PeerLost
 
@@ -338,6 +339,8 @@ class ParameterServer:
             case w.OpenTables():
                 return self._open_tables(layout, head)
             case w.SaveTables():
+                if not 0 <= head.number <= LAST:
+                    raise DamagedFrame(f"a checkpoint cannot have the number {head.number}")
                 try:
                     self.save(head.number)
                 except OSError as error:
@@ -350,6 +353,7 @@ class ParameterServer:
         return w.NotAnswered("the layout changed", again=True), []
 
     def _open_tables(self, layout: int, head: w.OpenTables) -> Reply:
+        check_tables(head.tables, head.policy)
         with self._changed:
             if layout != self._number:
                 return self._moved()
@@ -358,12 +362,14 @@ class ParameterServer:
         return self._when_kept(tickets)
 
     def _pull(self, layout: int, head: w.PullRows, bodies: list[bytearray]) -> Reply:
-        (body,) = _exactly(bodies, 1)
+        (body,) = w.exactly(bodies, 1)
         ids = w.as_array(body, np.int64)
         w.require_ascending(ids)
         with self._changed:
             primary = self._copies.primary
             rows = primary.rows(head.table)
+            if (size := 4 * len(ids) * rows.table.dim) + 8 * BUCKETS > w.BODY_MAX:
+                raise BadInput(f"Table {head.table}: {len(ids)} rows have {size} bytes. Pull fewer rows at a time.")
             buckets = np.unique(buckets_of(rows.table, ids))
             if layout != self._number or not primary.held[buckets].all():
                 return self._moved()
@@ -407,10 +413,11 @@ class ParameterServer:
                 return self._moved()
             match head:
                 case w.CopyTables():
+                    check_tables(head.tables, head.policy)
                     backup.define(head.tables, head.policy)
                 case w.CompareBuckets():
-                    (body,) = _exactly(bodies, 1)
-                    return w.Answered(), [backup.digests(w.as_array(body, np.int64))]
+                    (body,) = w.exactly(bodies, 1)
+                    return w.Answered(), [backup.digests(w.decode_buckets(body))]
                 case w.InstallBuckets():
                     backup.install(w.decode_copy(head.tree, bodies))
                 case w.PushRows():
@@ -420,9 +427,3 @@ class ParameterServer:
                         raise DamagedFrame("an update came for a bucket that is not here")
                     backup.apply(update)
             return w.Answered(), []
-
-
-def _exactly(bodies: list[bytearray], count: int) -> list[bytearray]:
-    if len(bodies) != count:
-        raise DamagedFrame(f"a request has {len(bodies)} arrays, not {count}")
-    return bodies

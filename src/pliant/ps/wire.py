@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
+from pliant.ps.tables.copy_form import require_copy
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Part, Update
 from pliant.train.peer.framing import HEAD_MAX, PIECE_MAX, DamagedFrame, PeerConnection, decode
@@ -22,6 +23,8 @@ from pliant.train.state.flat import Leaf, State, flatten, restore
 
 BODY_MAX = 1 << 30  # bytes of all arrays of a message
 ARRAYS_MAX = 8192
+WORKER_NAME_MAX = 255
+SEQUENCE_MAX = (1 << 63) - 1
 
 Array = npt.NDArray[Any]
 
@@ -150,9 +153,11 @@ def decode_update(head: PushRows, bodies: Sequence[bytearray], dims: dict[str, i
     """Return the update of a message. `dims` has the row lengths of the known tables."""
     if len(bodies) != 2 + 2 * len(head.tables):
         raise DamagedFrame(f"an update of {len(head.tables)} tables has {len(bodies)} arrays")
-    buckets, base = as_array(bodies[0], np.int64), as_array(bodies[1], np.int64)
-    if len(buckets) != len(base) or (len(buckets) and not (buckets.min() >= 0 and buckets.max() < BUCKETS)):
-        raise DamagedFrame(f"an update names {len(buckets)} buckets with {len(base)} versions, or unknown ones")
+    if not (0 < len(head.worker) <= WORKER_NAME_MAX and 0 < head.sequence <= SEQUENCE_MAX):
+        raise DamagedFrame(f"an update has the number {head.sequence} of worker {head.worker[:40]!r}")
+    buckets, base = decode_buckets(bodies[0]), as_array(bodies[1], np.int64)
+    if len(buckets) != len(base):
+        raise DamagedFrame(f"an update names {len(buckets)} buckets with {len(base)} versions")
     parts = []
     for at, name in enumerate(head.tables):
         ids, values = as_array(bodies[2 + 2 * at], np.int64), as_array(bodies[3 + 2 * at], np.float32)
@@ -161,6 +166,40 @@ def decode_update(head: PushRows, bodies: Sequence[bytearray], dims: dict[str, i
         require_ascending(ids)
         parts.append(Part(name, ids, values.reshape(len(ids), dims[name])))
     return Update(head.worker, head.sequence, buckets, base, tuple(parts), head.creates)
+
+
+def decode_buckets(body: bytearray) -> Array:
+    """Return the buckets of a message. Raises DamagedFrame if one does not exist."""
+    buckets = as_array(body, np.int64)
+    if len(buckets) and not (buckets.min() >= 0 and buckets.max() < BUCKETS):
+        raise DamagedFrame(f"a message names buckets from {buckets.min()} to {buckets.max()}; there are {BUCKETS}")
+    return buckets
+
+
+def decode_rows(bodies: Sequence[bytearray], ids: int, dim: int, buckets: int) -> tuple[Array, Array]:
+    """Return the values of rows, and the versions of their buckets, from an answer of a server."""
+    values, versions = (
+        as_array(body, kind) for body, kind in zip(exactly(bodies, 2), (np.float32, np.int64), strict=True)
+    )
+    if len(values) != ids * dim or len(versions) != buckets:
+        raise DamagedFrame(f"an answer has {len(values)} values and {len(versions)} versions for {ids} rows of {dim}")
+    return values.reshape(ids, dim), versions
+
+
+def decode_digests(bodies: Sequence[bytearray], buckets: int) -> Array:
+    """Return the digests of buckets from an answer of a backup."""
+    (body,) = exactly(bodies, 1)
+    digests = as_array(body, np.uint64)
+    if len(digests) != buckets:
+        raise DamagedFrame(f"an answer has {len(digests)} digests for {buckets} buckets")
+    return digests
+
+
+def exactly(bodies: Sequence[bytearray], count: int) -> Sequence[bytearray]:
+    """Return the arrays of a message. Raises DamagedFrame if there are not `count` of them."""
+    if len(bodies) != count:
+        raise DamagedFrame(f"a message has {len(bodies)} arrays, not {count}")
+    return bodies
 
 
 def require_ascending(ids: Array) -> None:
@@ -176,10 +215,7 @@ def encode_copy(copy: dict[str, Any]) -> State:
 
 def decode_copy(tree: bytes, contents: Sequence[bytearray | memoryview]) -> dict[str, Any]:
     """Return the copy of a tree and its leaves. Raises BadInput if they are damaged."""
-    copy = restore(tree, [memoryview(each) for each in contents], _from_leaf)
-    if not isinstance(copy, dict):
-        raise BadInput("The copy of buckets is damaged: it is not a dictionary.")
-    return copy
+    return require_copy(restore(tree, [memoryview(each) for each in contents], _from_leaf))
 
 
 def _as_leaf(value: object) -> Leaf | None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps.tables.rows import Buckets, Floats, Ids, RowTable, buckets_of, mix
-from pliant.ps.tables.spec import PushPolicy, Table
+from pliant.ps.tables.spec import TABLES_MAX, PushPolicy, Table
 
 WORKERS_KEPT = 4096  # whose last numbers are kept, the most recent ones
 UNKNOWN = -1  # a version that the worker does not have, since it pulled nothing of that bucket
@@ -86,13 +86,17 @@ class TableCopy:
     # ------------------------------------------------------------------------------------------ definitions
 
     def define(self, tables: Iterable[Table], policy: PushPolicy) -> None:
-        """Add tables. Raises BadInput if one exists with other settings."""
+        """Add tables. Raises BadInput, and adds none, if one exists with other settings or there are too many."""
+        added = {}
         for table in tables:
             known = self._tables.get(table.name)
             if known is not None and known.table != table:
                 raise BadInput(f"Table {table.name} is {known.table}; a worker has {table}. Pass the same settings.")
             if known is None:
-                self._tables[table.name] = RowTable(table)
+                added[table.name] = RowTable(table)
+        if len(self._tables) + len(added) > TABLES_MAX:
+            raise BadInput(f"A job can have up to {TABLES_MAX} tables; a worker has {len(added)} more.")
+        self._tables.update(added)
         self.policy = policy
 
     @property
@@ -229,8 +233,8 @@ class TableCopy:
         """Hold the buckets of a copy, or those of them that a mask selects, in place of what was here."""
         chosen = copy["buckets"] if only is None else copy["buckets"][only[copy["buckets"]]]
         inside = np.isin(copy["buckets"], chosen)
-        self.drop(chosen)
         self.define(msgspec.convert(copy["tables"], list[Table]), msgspec.convert(copy["policy"], PushPolicy))
+        self.drop(chosen)
         self.hold(chosen)
         self.version[chosen], self._waiting[chosen] = copy["version"][inside], copy["waiting"][inside]
         for worker, numbers in zip(copy["workers"], copy["last"], strict=True):
