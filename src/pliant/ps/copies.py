@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from pliant.core.model.names import MemberId
-from pliant.core.ps.model import NONE, BucketLayout
+from pliant.core.ps.model import BUCKETS, NONE, BucketLayout
 from pliant.ps.tables.rows import Buckets
 from pliant.ps.tables.table_copy import Mask, TableCopy
 
@@ -41,6 +41,28 @@ class BucketRoles:
 
     def receivers(self) -> list[int]:
         return [int(at) for at in np.unique(self._incoming[self.primary]) if at != NONE]
+
+    def open_buckets(self, reached: Mapping[int, Mask], *, reported: bool) -> Mask:
+        """Return the buckets whose pushes may be acknowledged. `reached` has, by server, the buckets that keep up.
+
+        A backup must keep up. So must an incoming copy once it was reported as filled, since the coordinator may then
+        make it the primary.
+        """
+        found = self.primary.copy()
+        for server in self.backups():
+            found &= ~self._missing(self.sent_to(server), reached.get(server))
+        for server in self.receivers() if reported else ():
+            found &= ~self._missing(self.filled_at(server), reached.get(server))
+        return found
+
+    def are_filled(self, reached: Mapping[int, Mask]) -> bool:
+        """Return whether all incoming copies that this server fills are complete and keep up."""
+        return not any(self._missing(self.filled_at(at), reached.get(at)).any() for at in self.receivers())
+
+    def _missing(self, buckets: Buckets, reached: Mask | None) -> Mask:
+        missing: Mask = np.zeros(BUCKETS, np.bool_)
+        missing[buckets] = True if reached is None else ~reached[buckets]
+        return missing
 
 
 class ServerCopies:

@@ -195,14 +195,10 @@ class ParameterServer:
             begun = self._copies.enter(roles, lambda missing: self._restore(wanted.history, missing))
             self._roles, self._key, self._history = roles, wanted.key, wanted.history
             self._number = wanted.layout.number
-            backups = roles.backups()
-            self._open = roles.primary.copy()
-            for server in backups:
-                self._open[roles.sent_to(server)] = False
-            self._changed.notify_all()
-        with self._news:
-            self._unconnected, self._unfilled = set(backups), set(roles.receivers())
             self._reported = 0
+            self._reopen(roles)
+        with self._news:
+            self._unconnected, self._unfilled = set(roles.backups()), set(roles.receivers())
         log.info(
             "layout %d: %d buckets served, %d of them new here, %d kept for other servers",
             self._number,
@@ -210,6 +206,14 @@ class ParameterServer:
             begun,
             roles.backup.sum(),
         )
+
+    def _reopen(self, roles: BucketRoles) -> None:
+        """Open the buckets whose other copies keep up, and close the others. The caller holds the lock."""
+        self._open = roles.open_buckets(self._reached(), reported=self._reported == self._number)
+        self._changed.notify_all()
+
+    def _reached(self) -> dict[int, Mask]:
+        return {server: route.mask for server, route in self._routes.items()}
 
     def _restore(self, history: int, missing: Mask) -> list[dict[str, Any]]:
         return [] if self._storage is None else self._storage.restore(history, missing)
@@ -235,7 +239,11 @@ class ParameterServer:
                 with self._news:
                     todo.discard(server)
         if not failed and self._reported != self._number and self.me in wanted.layout.fillers():
-            self._reported = self._number
+            with self._changed:
+                if not roles.are_filled(self._reached()):
+                    return True  # a connection broke meanwhile
+                self._reported = self._number
+                self._reopen(roles)
             self._on_copied(self._number)
         return failed
 
@@ -244,18 +252,21 @@ class ParameterServer:
         buckets = roles.sent_to(server)
         connection = self._dial(wanted, server)
         try:
-            (theirs,) = request(connection, w.CompareBuckets(), [buckets])
+            theirs = w.decode_digests(request(connection, w.CompareBuckets(), [buckets]), len(buckets))
         except BaseException:  # why: the connection must not stay open, whatever the error
             connection.close()
             raise
         with self._changed:
             primary = self._copies.primary
-            differing = buckets[primary.digests(buckets) != w.as_array(theirs, np.uint64)]
-            route = self._new_route(server, connection)
+            differing = buckets[primary.digests(buckets) != theirs]
+            route = self._routes.get(server)
+            if route is None:
+                route = self._new_route(server, connection)
+            else:
+                connection.close()  # copies are being filled there: all updates keep one order
             self._copy(route, differing)
             route.mask[buckets] = True
-            self._open[buckets] = True
-            self._changed.notify_all()
+            self._reopen(roles)
 
     def _fill(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
         """Fill copies at the other server, some buckets at a time, and send it their updates from then on."""
@@ -273,8 +284,7 @@ class ParameterServer:
             with self._changed:
                 self._copy(route, group)
                 route.mask[group] = True
-                self._open[group] = True
-                self._changed.notify_all()
+                self._reopen(roles)
 
     def _dial(self, wanted: _Wanted, server: int) -> PeerConnection:
         check = self._check(wanted.layout.number)
@@ -301,9 +311,8 @@ class ParameterServer:
             if self._routes.get(server) is not route or roles is None:
                 return
             del self._routes[server]
-            self._open &= ~route.mask
+            self._reopen(roles)
             backup, incoming = roles.sent_to(server), roles.filled_at(server)
-            self._open[backup] = False
         with self._news:
             self._unconnected |= {server} if len(backup) else set()
             self._unfilled |= {server} if len(incoming) else set()
