@@ -170,10 +170,11 @@ bench-checkpoint: $(STAMP)  ## Measure the cost of a checkpoint against torch's 
 bench-kube: $(STAMP)  ## Measure the Kubernetes operator with 200 jobs and with 1,000 pods, on fake nodes; OPTIONS= for other sizes
 	cd tests && $(abspath $(BIN))/python -m kube.bench $(OPTIONS)
 
-sim: $(STAMP)  ## Simulate 2000 fault schedules each of live jobs, launches, task queues and clusters; with SEED=, that one
+sim: $(STAMP)  ## Simulate 2000 fault schedules each of live jobs, launches, task queues, servers and clusters; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --tasks $(if $(SEED),--seed $(SEED),--seeds 2000)
+	$(BIN)/pliant sim --servers $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --cluster $(if $(SEED),--seed $(SEED),--seeds 2000)
 
 schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SEED= is the first

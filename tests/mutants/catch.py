@@ -158,7 +158,7 @@ def run_tests(stage: Stage, watch: Watch, result: Result) -> None:
 def run_seeds(stage: Stage, watch: Watch, result: Result) -> None:
     watch.start("import", stage.seed_limit_s)
     try:
-        from pliant_sim.run import run_launches, run_seed, run_tasks
+        from pliant_sim.run import ScheduleKind, run_kind
     except Exception as error:  # why: whatever the mutant does on import, it is seen
         result.by, result.how = "import", f"{type(error).__name__}: {error}"
         return
@@ -166,7 +166,7 @@ def run_seeds(stage: Stage, watch: Watch, result: Result) -> None:
         started_s = process_time()
         watch.start(f"seed {seed}", stage.seed_limit_s)
         try:
-            complaints = run_seed(seed).complaints or run_launches(seed).complaints or run_tasks(seed).complaints
+            complaints = next((found for kind in ScheduleKind if (found := run_kind(kind, seed).complaints)), ())
         except Exception as error:  # why: a mutant may raise anything
             complaints = (f"{type(error).__name__}: {error}",)
         finally:

@@ -11,6 +11,7 @@ from mutants.clusters import CLUSTERS
 from mutants.edits import Edit
 from mutants.launches import LAUNCHES
 from mutants.saving import SAVING
+from mutants.servers import SERVERS
 from mutants.tasks import TASKS
 
 PLANTED = (
@@ -981,4 +982,5 @@ PLANTED = (
     *SAVING,
     *CLUSTERS,
     *TASKS,
+    *SERVERS,
 )

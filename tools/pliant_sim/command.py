@@ -26,6 +26,7 @@ CHUNK = 10  # seeds per task of a process: few, so the progress bar moves often
 )
 @click.option("--launches", is_flag=True, help="Run schedules of launched jobs instead of live ones.")
 @click.option("--tasks", is_flag=True, help="Run schedules of task queues instead of live jobs.")
+@click.option("--servers", is_flag=True, help="Run schedules of parameter servers instead of live jobs.")
 @click.option("--cluster", is_flag=True, help="Run simulated clusters: many jobs on one pool.")
 @click.option("--exhaustive", is_flag=True, help="Explore every order of events in a small world.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -37,6 +38,7 @@ def sim(
     shrinking: bool,
     launches: bool,
     tasks: bool,
+    servers: bool,
     cluster: bool,
     exhaustive: bool,
     as_json: bool,
@@ -50,12 +52,13 @@ def sim(
         raise click.UsageError("Choose one of --seeds, --seed and --exhaustive.")
     if seed is None and (detail or shrinking):
         raise click.UsageError("--detail and --shrink need --seed.")
-    if launches and tasks:
-        raise click.UsageError("Choose one of --launches and --tasks.")
-    if (launches or tasks) and (exhaustive or detail):
-        raise click.UsageError("--launches and --tasks cannot be combined with --exhaustive or --detail.")
+    other = launches or tasks or servers
+    if launches + tasks + servers > 1:
+        raise click.UsageError("Choose one of --launches, --tasks and --servers.")
+    if other and (exhaustive or detail):
+        raise click.UsageError("--launches, --tasks and --servers cannot be combined with --exhaustive or --detail.")
     if cluster:
-        if exhaustive or detail or shrinking or launches or tasks:
+        if exhaustive or detail or shrinking or other:
             raise click.UsageError("--cluster can be combined with --seeds, --first, --seed and --json only.")
         from pliant_sim.cluster.command import run_clusters
 
@@ -63,14 +66,16 @@ def sim(
     elif exhaustive:
         _explore(as_json)
     elif seed is not None:
-        _tell(seed, detail, shrinking, _kind(launches, tasks), as_json)
+        _tell(seed, detail, shrinking, _kind(launches, tasks, servers), as_json)
     else:
-        _count(first, seeds or 200, _kind(launches, tasks), as_json)
+        _count(first, seeds or 200, _kind(launches, tasks, servers), as_json)
 
 
-def _kind(launches: bool, tasks: bool) -> ScheduleKind:
+def _kind(launches: bool, tasks: bool, servers: bool) -> ScheduleKind:
     from pliant_sim.run import ScheduleKind
 
+    if servers:
+        return ScheduleKind.SERVERS
     return ScheduleKind.LAUNCHES if launches else ScheduleKind.TASKS if tasks else ScheduleKind.LIVE
 
 

@@ -12,6 +12,8 @@ from pliant_sim.fault_kinds import AnyFaultKind
 from pliant_sim.faults.schedule import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
 from pliant_sim.launch import world as launch_world
 from pliant_sim.live import world as live_world
+from pliant_sim.servers import world as server_world
+from pliant_sim.servers.faults import server_schedule, strike_servers
 from pliant_sim.simulation import Simulation
 from pliant_sim.tasks import world as task_world
 from pliant_sim.tasks.faults import strike_tasks, task_schedule
@@ -20,6 +22,7 @@ FAULTS_UNTIL_S = 60.0
 SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, and some
 PLACED_S = 30.0  # after the faults, when each agent must run as many workers as are wanted there
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
+SERVER_FAULTS_UNTIL_S = 30.0
 CHURN_UNTIL_S = FAULTS_UNTIL_S + PATIENCE_S  # members are replaced until the job ends
 
 
@@ -29,6 +32,7 @@ class ScheduleKind(StrEnum):
     LIVE = "live"
     LAUNCHES = "launches"
     TASKS = "tasks"
+    SERVERS = "servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ def run_kind(
             return run_launches(seed, faults, story)
         case ScheduleKind.TASKS:
             return run_tasks(seed, faults, story)
+        case ScheduleKind.SERVERS:
+            return run_servers(seed, faults, story)
 
 
 def schedule_of(kind: ScheduleKind, seed: int) -> tuple[ScheduledFault, ...]:
@@ -82,6 +88,8 @@ def schedule_of(kind: ScheduleKind, seed: int) -> tuple[ScheduledFault, ...]:
             return launch_schedule(seed, FAULTS_UNTIL_S)
         case ScheduleKind.TASKS:
             return task_schedule(seed, FAULTS_UNTIL_S, CHURN_UNTIL_S)
+        case ScheduleKind.SERVERS:
+            return server_schedule(seed, SERVER_FAULTS_UNTIL_S)
 
 
 def run_seed(
@@ -147,6 +155,21 @@ def run_tasks(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story
     if not sim.checks.complaints:
         sim.checks.finally_()
     return _result(sim, sum(sim.checks.effects.values()))
+
+
+def run_servers(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story: list[str] | None = None) -> Result:
+    """Run one schedule of parameter servers: the faults, then quiet until all is pushed and no bucket moves."""
+    sim = server_world.ServerSimulation(server_world.setting_for(seed), story)
+    for fault in schedule_of(ScheduleKind.SERVERS, seed) if faults is None else faults:
+        sim.after(fault.at_s, strike_servers, sim, fault)
+    sim.run(SERVER_FAULTS_UNTIL_S, lambda: bool(sim.checks.complaints))
+    if not sim.checks.complaints:
+        sim.heal()
+        sim.run(SERVER_FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+    if not sim.checks.complaints:
+        sim.checks.finally_()
+    pushes = sum(worker.done for worker in sim.workers)
+    return Result(seed, tuple(sim.checks.complaints), sim.events, sim.layouts, pushes, dict(sim.fired), sim.trace)
 
 
 def _result(sim: Simulation, steps: int) -> Result:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.job import Mode
+from pliant_sim.engine import Timeline
 from pliant_sim.fault_kinds import AnyFaultKind, SimulatedFaultKind
 from pliant_sim.faults.act import Act
 from pliant_sim.faults.processes import (
@@ -75,7 +76,7 @@ FOREIGN_MAX = 3
 MOVES_UNTIL_S = 40.0
 CORRUPTED_MAX = 2  # in one schedule: a third divergence at one step would rightly be taken for a fault of user code
 
-S = TypeVar("S", bound=Simulation)
+S = TypeVar("S", bound=Timeline)
 Table = Mapping[AnyFaultKind, tuple[float, Act[S]]]
 
 

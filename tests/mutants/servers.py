@@ -1,0 +1,129 @@
+"""Planted bugs of parameter servers."""
+
+from __future__ import annotations
+
+from mutants.bugs import Planted
+from mutants.edits import Edit
+
+SERVERS = (
+    Planted(
+        "a repeated push is applied again",
+        "servers: no push twice",
+        "A push whose answer was lost is applied once more when its worker repeats it.",
+        (
+            Edit(
+                "ps/tables/table_copy.py",
+                "True if last is None else last[update.buckets] < update.sequence\n",
+                "True if last is None else last[update.buckets] <= update.sequence\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a copy without the numbers of pushes",
+        "servers: no push twice",
+        "A bucket that was copied forgets which pushes it has, and applies a repeated one again.",
+        (
+            Edit(
+                "ps/tables/table_copy.py",
+                "            if numbers[inside].any():\n",
+                "            if numbers[inside].all():\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a backup that begins empty",
+        "servers: acknowledged pushes",
+        "A server that replaces a lost primary drops the copy that it kept for it.",
+        (
+            Edit(
+                "ps/copies.py",
+                "            (self.backup, self.primary, roles.primary),\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "copies that are not compared",
+        "servers: acknowledged pushes",
+        "A primary takes a backup that has other pushes for equal, so that a later loss takes pushes away.",
+        (
+            Edit(
+                "ps/tables/table_copy.py",
+                "            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ name))\n",
+                "            found = np.where(numbers == 0, found, mix(name))\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a bucket that opens without its backup",
+        "servers: acknowledged pushes",
+        "After a connection broke, a primary acknowledges pushes that its backup does not have.",
+        (
+            Edit(
+                "ps/copies.py",
+                "            found &= ~self._missing(self.sent_to(server), reached.get(server))\n",
+                "            found &= ~self._missing(self.sent_to(server), reached.get(server, self.primary))\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a filled copy that does not keep up",
+        "servers: acknowledged pushes",
+        "A copy was reported as filled, its connection broke, and pushes are acknowledged without it.",
+        (
+            Edit(
+                "ps/copies.py",
+                "        for server in self.receivers() if reported else ():\n",
+                "        for server in self.receivers() if not reported else ():\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a report about another layout",
+        "servers: fencing",
+        "A late report of filled copies counts for the layout that follows, whose copies are not filled.",
+        (
+            Edit(
+                "core/ps/decide.py",
+                "    if command.layout != job.ps.layout.number or command.member not in due:\n",
+                "    if command.layout > job.ps.layout.number or command.member not in due:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a primary before its copy is filled",
+        "servers: acknowledged pushes",
+        "A server becomes the primary of a bucket while the copy is on its way.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "    if bucket.incoming is None or bucket.primary not in copied:\n",
+                "    if bucket.incoming is None:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a lost bucket's backup is not used",
+        "servers: acknowledged pushes",
+        "When a primary is lost, its bucket begins again on another server, though the backup has it.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "        primary, backup = backup, None\n",
+                "        primary, backup = None, None\n",
+            ),
+        ),
+    ),
+    Planted(
+        "buckets that stay where they were",
+        "servers: convergence",
+        "A server that was added receives no bucket.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "        return name in counts and counts[name] > counts[low] + 1\n",
+                "        return name in counts and counts[name] > counts[low] + BUCKETS\n",
+            ),
+        ),
+    ),
+)

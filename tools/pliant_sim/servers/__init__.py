@@ -1,0 +1,1 @@
+"""Simulated parameter servers: real layouts and copies, with workers that push to them."""
