@@ -230,14 +230,17 @@ class ParameterServer:
         failed = False
         for todo, act in ((self._unconnected, self._connect_backup), (self._unfilled, self._fill)):
             for server in sorted(todo):
+                with self._news:
+                    todo.discard(server)  # before, since the connection may break again as soon as it is made
                 try:
                     act(wanted, roles, server)
-                except (OSError, PeerLost) as error:
+                except BaseException as error:  # why: whatever the error, this is left to do
+                    with self._news:
+                        todo.add(server)
+                    if not isinstance(error, OSError | PeerLost):
+                        raise
                     log.info("%s is not reached (%s); trying again", wanted.layout.servers[server].id, error)
                     failed = True
-                    continue
-                with self._news:
-                    todo.discard(server)
         if not failed and self._reported != self._number and self.me in wanted.layout.fillers():
             with self._changed:
                 if not roles.are_filled(self._reached()):
