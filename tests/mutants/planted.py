@@ -192,8 +192,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)\n",
-                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), [])\n",
+                "        todo = missing_slots(grid.filled(best.step + 1), kept)\n",
+                "        todo = missing_slots(grid.filled(best.step + 1), [])\n",
             ),
         ),
     ),
@@ -216,7 +216,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = missing_slots(grid.filled(best.step + 1), kept)\n",
                 "        todo = ()\n",
             ),
             Edit(
@@ -643,8 +643,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    if not m.compare_again and m.ending != FINISH and best.step < m.terms.grid.total_steps:\n",
-                "    if not m.recovery_shares and m.ending != FINISH and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.compare_again and m.ending != FINISH and best.step < grid.total_steps:\n",
+                "    if not m.recovery_shares and m.ending != FINISH and best.step < grid.total_steps:\n",
             ),
         ),
     ),

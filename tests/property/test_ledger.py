@@ -191,7 +191,7 @@ class Job(RuleBasedStateMachine):
         assert audit(self.grid, self.order, self.lines, head=self.head) == sound
         if self.lines and self.lines[-1].lineage == self.head:
             assert audit(self.grid, self.order, self.lines) == sound
-        check = LedgerCheck(self.grid, lambda steps: [expected_digest(self.grid, self.order, step) for step in steps])
+        check = LedgerCheck(self.grid, lambda grid, steps: [expected_digest(grid, self.order, step) for step in steps])
         for line in self.lines:
             check.add(line)
         assert check.result(head=self.head) == sound

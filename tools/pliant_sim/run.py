@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 
+from pliant.core.data.grid import Changes
 from pliant_sim.fault_kinds import AnyFaultKind
 from pliant_sim.faults.schedule import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
 from pliant_sim.launch import world as launch_world
@@ -98,12 +99,14 @@ def run_seed(
     story: list[str] | None = None,
     detail: bool = False,
     slow_store: bool = False,
+    batches: Changes = (),
 ) -> Result:
     """Run one schedule of a live job: the faults, then quiet until the job ends.
 
-    With `slow_store` renewals, commands and faults arrive while a coordinator waits for its store.
+    With `slow_store` renewals, commands and faults arrive while a coordinator waits for its store. With `batches` the
+    script changes the batch.
     """
-    sim = live_world.LiveSimulation(live_world.setting_for(seed), story, detail)
+    sim = live_world.LiveSimulation(replace(live_world.setting_for(seed), batches=batches), story, detail)
     for coordinator in sim.coordinators:
         coordinator.slow_store = slow_store
     for fault in live_schedule(seed, FAULTS_UNTIL_S) if faults is None else faults:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import with_changes_of
 from pliant.core.messages import CheckpointPublished, Event, MemberJoined, StepsCommitted, WorldFormed
 from pliant.core.messages.describe import describe_recomputed, describe_state
 from pliant.core.model.job import JobState
@@ -21,19 +23,28 @@ class Progress:
     step: int = 0
     total_steps: int | None = None
     saved_step: int | None = None
+    _grid: Grid | None = field(default=None, compare=False)
 
     def feed(self, event: Event) -> None:
         match event:
             case StepsCommitted(lines=lines):
                 self.step = lines[-1].lineage.step
+                if self._grid is not None and any(line.next_batch for line in lines):
+                    self._count_steps(with_changes_of(self._grid, lines))
             case WorldFormed(world=world) if world.kind is WorldKind.ROLLBACK:
                 self.step = world.base.step
+                if self._grid is not None:
+                    self._count_steps(self._grid.up_to(self.step))
             case MemberJoined(terms=terms):
-                self.total_steps = terms.grid.total_steps
+                self._count_steps(terms.grid)
             case CheckpointPublished(checkpoint=checkpoint):
                 self.saved_step = checkpoint.lineage.step
             case _:
                 pass
+
+    def _count_steps(self, grid: Grid) -> None:
+        self._grid = grid
+        self.total_steps = grid.total_steps
 
 
 def describe_closing(

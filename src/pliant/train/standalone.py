@@ -142,11 +142,12 @@ class StandaloneCoordinator:
 
     def _write_terms(self, checkpoint: Checkpoint) -> str:
         """Write the terms into a checkpoint before it is published. Its manifest follows. Return why that failed."""
-        if self._storage is None or self._job is None:
+        if self._storage is None or self._job is None or self._job.terms is None:
             return ""
+        terms = replace(self._job.terms, grid=self._job.terms.grid.up_to(checkpoint.lineage.step))
         try:
             with suppress(FileExistsError):
-                self._storage.write_file(checkpoint.name, TERMS_FILE, msgspec.json.encode(self._job.terms))
+                self._storage.write_file(checkpoint.name, TERMS_FILE, msgspec.json.encode(terms))
         except OSError as error:
             why = error.strerror or str(error)
             log.error("checkpoint %s could not be written: %s", checkpoint.name, why)

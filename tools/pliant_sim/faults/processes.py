@@ -161,7 +161,7 @@ def fail_worker(sim: LaunchSimulation, draw: Random) -> bool:
 
 def corrupt_state(sim: LiveSimulation, draw: Random) -> bool:
     """Flip a bit of a state that is in use and will be compared at least once more."""
-    last = sim.setting.grid.total_steps
+    last = sim.setting.with_batches(sim.setting.grid).total_steps
     workers = [
         worker for worker in sim.running_workers() if worker.machine.holds_state and worker.model.lineage.step < last
     ]

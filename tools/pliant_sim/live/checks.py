@@ -242,7 +242,7 @@ class LiveChecks(StoreChecks):
             self.complain(f"rule 23: the members of {number} do not agree on the slots of each rank: {shares}")
         step = next((word.step for word in words if word.holds), 0)
         slots = sorted(slot for share in told for slot in share)
-        if step and slots != list(self.sim.terms.grid.filled(step)):
+        if step and slots != list(self.sim.grid.filled(step)):
             self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
         if is_ending(words):
             return  # nothing of it is applied
@@ -311,7 +311,7 @@ class LiveChecks(StoreChecks):
 
     def _last_step(self) -> int:
         setting = self.sim.setting
-        return setting.ends_at if setting.loop_ends else self.sim.terms.grid.total_steps
+        return setting.ends_at if setting.loop_ends else self.sim.grid.total_steps
 
     def _leaves_at_the_end(self, worker: LiveWorker, leave: Exit) -> None:
         last = self._last_step()
@@ -445,6 +445,8 @@ class LiveChecks(StoreChecks):
         last = self.sim.setting.last_step
         if job.durable.step != last:
             self.complain(f"P2: the job finished after step {job.durable.step}, not after {last}")
+        if terms.grid.changes != self.sim.grid.up_to(last).changes:
+            self.complain(f"P3: the batch changed by {terms.grid.changes}, not as the script set it")
         result = audit(terms.grid, self.sim.order, self.lines, finished=not self.sim.setting.loop_ends)
         if not result.ok or result.lost or result.repeated:
             self.complain(f"P3: the audit found {result}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Accepted
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Changes, Grid
 from pliant.core.data.sample_order import Order
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member.control_words import Words
@@ -52,12 +52,24 @@ class LiveSetting(Setting):
     ends_at: int = 6
     loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
     more_epochs: int | None = None  # the finished job is started again with so many more; None: it is not started again
+    batches: Changes = ()  # (step, batch): the script sets that batch after that step
 
     @property
     def last_step(self) -> int:
         """The step with which the last attempt finishes."""
         grid = replace(self.grid, epochs=self.grid.epochs + (self.more_epochs or 0))
-        return self.ends_at if self.loop_ends else grid.total_steps
+        return self.ends_at if self.loop_ends else self.with_batches(grid).total_steps
+
+    def batch_wanted(self, step: int) -> int:
+        """Return the batch that the script wants once it has applied that step; 0 if it has set none."""
+        return next((batch for after, batch in reversed(self.batches) if after <= step), 0)
+
+    def with_batches(self, grid: Grid) -> Grid:
+        """Return the grid of every history: the members agree on a batch in the step after the one that sets it."""
+        for after, batch in self.batches:
+            if after < grid.total_steps:
+                grid = replace(grid, changes=(*grid.changes, (after + 1, batch)))
+        return grid
 
 
 CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
@@ -260,8 +272,13 @@ class LiveSimulation(Simulation):
             return True
         return False
 
+    @property
+    def grid(self) -> Grid:
+        """The grid that the script leads to, whatever happens to the members."""
+        return self.setting.with_batches(self.terms.grid)
+
     def samples(self, step: int, slot: int) -> tuple[int, ...]:
-        grid = self.terms.grid
+        grid = self.grid
         return self.order.take(grid.cursor(step).epoch, grid.slot(step, slot))
 
     # ------------------------------------------------------------------------------------- for the checks

@@ -268,7 +268,12 @@ class LiveWorker:
         return setting.loop_ends == "leave" or self.machine.rank == 0
 
     def _idled(self) -> None:
-        self.feed(s.Computed(frozenset(), 0, 0, self._verified))
+        self.feed(s.Computed(frozenset(), 0, 0, self._verified, self._batch))
+
+    @property
+    def _batch(self) -> int:
+        """The batch that user code set: a part of the state, which depends on the step alone."""
+        return self.sim.setting.batch_wanted(self.model.lineage.step)
 
     @property
     def _verified(self) -> int | None:
@@ -298,7 +303,7 @@ class LiveWorker:
         grid, order = self.machine.terms.grid, sim.order
         samples_read = sum(len(grid.slot(step, slot)) for slot in slots)
         digest = sum(expected_slot_digest(grid, order, step, slot) for slot in slots)
-        self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1), self._verified))
+        self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1), self._verified, self._batch))
         if rest and self.machine.phase is Phase.COMPUTING:
             sim.after(sim.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
 

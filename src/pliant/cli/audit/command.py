@@ -72,7 +72,7 @@ class LedgerHistory:
                     self.terms, self.fingerprint, self.head = None, (), None
                     self.begin()
             case m.MemberJoined():
-                self.terms = event.terms
+                self.terms = event.terms.with_changes(())  # the lines have the changes of the batch
                 self.fingerprint = self.fingerprint or event.member.fingerprint
             case m.StepsCommitted():
                 self.take(event.lines)
@@ -224,20 +224,20 @@ class CheckedHistory(LedgerHistory):
         return self.check.result(head=self.head, finished=self.finished)
 
 
-def _expected_digests(terms: Terms, kind: str) -> Callable[[range], Sequence[int]] | None:
-    """Return the function for the digests of consecutive steps; None if they cannot be recomputed."""
+def _expected_digests(terms: Terms, kind: str) -> Callable[[Grid, range], Sequence[int]] | None:
+    """Return the function for the digests of consecutive steps of a grid; None if they cannot be recomputed."""
     if kind in UNKNOWN_ORDERS:
         return None
     order, _ = _order(terms, kind, LedgerHistory())
-    grid, length = terms.grid, _data_length(terms)
+    length = _data_length(terms)
     try:
         from pliant.train.data.order import expected_digests, take, take_in_sequence
     except ModuleNotFoundError:  # without numpy
         from pliant.core.data.ledger import expected_digest
 
-        return lambda steps: [expected_digest(grid, order, step) for step in steps]
-    samples = partial(take, order) if kind == "shuffled" else partial(take_in_sequence, length, grid.samples)
-    return partial(expected_digests, grid, samples)
+        return lambda grid, steps: [expected_digest(grid, order, step) for step in steps]
+    samples = partial(take, order) if kind == "shuffled" else partial(take_in_sequence, length, terms.grid.samples)
+    return lambda grid, steps: expected_digests(grid, samples, steps)
 
 
 def _run_audit(history: LedgerHistory, terms: Terms, kind: str) -> Audit:

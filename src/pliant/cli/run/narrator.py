@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from pliant.core import messages as m
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import with_changes_of
 from pliant.core.messages.commands import SCHEDULED
 from pliant.core.messages.describe import describe
 from pliant.core.model.launch import Launch
@@ -36,14 +38,16 @@ class Narrator:
         self._lost: set[MemberId] = set()  # of the world that trains
         self._requested = False  # a user or a drain asked for the next checkpoint
         self._checkpoint_told_at: float | None = None
-        self._total_steps: int | None = None  # None: no worker has joined yet
+        self._grid: Grid | None = None  # None: no worker has joined yet
 
     def narrate(self, event: m.Event) -> Iterator[Line]:
         match event:
             case m.WorldFormed(world=world):
                 self._formed[world.number] = world
             case m.MemberJoined(terms=terms):
-                self._total_steps = terms.grid.total_steps
+                self._grid = terms.grid
+            case m.StepsCommitted(lines=lines):
+                self._grid = with_changes_of(self._grid, lines) if self._grid is not None else None
             case m.WorldEntered(generation=generation):
                 yield from self._entered(generation)
             case m.Launched(launch=launch):
@@ -99,7 +103,8 @@ class Narrator:
         size, step = describe_workers(len(world.members)), world.base.step
         rolled_back = world.kind is WorldKind.ROLLBACK
         if rolled_back and (before is not None or step):
-            total = f" of {self._total_steps}" if self._total_steps is not None else ""
+            self._grid = self._grid.up_to(step) if self._grid is not None else None
+            total = f" of {self._grid.total_steps}" if self._grid is not None else ""
             yield Line(f"training resumes at step {step}{total} with {size}")
         elif rolled_back:
             yield Line(f"training starts with {size}")

@@ -75,7 +75,7 @@ def _epoch(job: Job) -> int:
     if job.terms is None:
         return 0
     grid = job.terms.grid
-    return min(job.durable.step // grid.steps_per_epoch, grid.epochs - 1)
+    return min(grid.stretch(job.durable.step + 1).epoch, grid.epochs - 1)
 
 
 def _running(job: Job) -> Launch | None:

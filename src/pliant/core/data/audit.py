@@ -8,7 +8,8 @@ committed history, and follows from four facts:
 - the canonical order of an epoch is a permutation of its samples, and the grid cuts it into steps and slots
   without gap or overlap (both are tested; they are arithmetic and depend on no run). An order that user code draws
   may repeat samples: then exactly-once holds for its positions;
-- the chain names every step from 1 to the last one once, in sequence;
+- the chain names every step from 1 to the last one once, in sequence, and each line starts where the last one ended,
+  whatever the batch: the lines themselves name every change of it;
 - every line is sealed, so the chain is the one that was written;
 - every line's digest, counted where the gradients entered the buffers, equals the digest of the promised samples.
 
@@ -20,10 +21,18 @@ what the user's code did with a sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_digest, expected_slot_digest, is_sealed
+from pliant.core.data.ledger import (
+    GENESIS,
+    LedgerLine,
+    Lineage,
+    expected_digest,
+    expected_slot_digest,
+    is_sealed,
+    with_changes_of,
+)
 from pliant.core.data.sample_order import MASK_64, Order
 from pliant.errors import BadInput
 
@@ -94,6 +103,7 @@ def audit(
     findings = _Findings()
     known, links = _index_lines(lines, findings)
     chain = _committed_chain(known, links, head, findings)
+    grid = _with_changes(grid, chain, findings)
     last = grid.total_steps if finished else max(0, min(head.step, grid.total_steps))
     seen: set[int] = set()
     for line in chain:
@@ -119,6 +129,17 @@ def audit(
         rolled_back=len(known) - len(chain),
         problems=tuple(findings.problems),
     )
+
+
+def _with_changes(grid: Grid, chain: Iterable[LedgerLine], findings: _Findings) -> Grid:
+    """Return the job's first grid with the changes of the batch that the committed lines agreed on."""
+    grid = replace(grid, changes=())
+    for line in chain:
+        try:
+            grid = with_changes_of(grid, (line,))
+        except BadInput as error:
+            findings.add(f"step {line.lineage.step} agreed on a batch that cannot be: {error}")
+    return grid
 
 
 def _index_lines(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineage, LedgerLine], set[Lineage]]:

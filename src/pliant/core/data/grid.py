@@ -7,24 +7,45 @@ that a failure interrupted.
 
 Steps are numbered from 1; step 0 means "nothing applied yet". No step spans two epochs: the last step of an epoch is
 short where the batch does not divide the data.
+
+The batch may change while a job runs (ADR 0051). The changes are part of the grid, so everything about a step is still
+a function of the grid and the step.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pliant.core.data.sample_order import SAMPLES_MAX, Cursor
 from pliant.errors import BadInput
+
+BATCH_MAX = 2**47
+"""One more than the largest batch that a change can name, as it travels in the control words."""
+
+Changes = tuple[tuple[int, int], ...]
+"""Changes of the batch: (the step that agreed on it, the batch of the steps after it), ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive steps of one epoch with one batch: the first of them, where it starts, and their number."""
+
+    first: int
+    epoch: int
+    position: int
+    batch: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The shape of a job's data: samples, batch, slots, epochs, and the turns of its optimizers.
 
-    Create it when the job is specified, with at least as many slots as the largest world has members, and keep it for
-    the job's life. Nothing in it depends on a world.
+    Create it when the job is specified, with at least as many slots as the largest world has members. Only `changes`
+    grows later, with `change_batch`. Nothing in it depends on a world.
     """
 
     samples: int
@@ -33,6 +54,7 @@ class Grid:
     epochs: int
     turns: int = 1  # consecutive steps on one batch: one for each optimizer that takes turns
     max_steps: int | None = None  # the job ends after so many steps, if its epochs have more
+    changes: Changes = ()  # of the batch, which is that of the first step
 
     def __post_init__(self) -> None:
         for name in ("samples", "batch", "slots", "epochs", "turns"):
@@ -46,24 +68,82 @@ class Grid:
             raise BadInput(
                 f"{self.slots} slots cannot share a batch of {self.batch} samples: lower slots or raise batch"
             )
+        before = 0
+        for step, batch in self.changes:
+            if step <= before or not self.slots <= batch < BATCH_MAX:
+                raise BadInput(f"the change to a batch of {batch} after step {step} does not fit the grid")
+            before = step
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of steps in an epoch, including a short last one."""
+        """The number of steps in an epoch with the first batch, including a short last one."""
         return -(-self.samples // self.batch) * self.turns
 
     @property
     def total_steps(self) -> int:
-        """The number of the job's last step."""
-        steps = self.steps_per_epoch * self.epochs
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+        """The number of the job's last step, with the changes so far."""
+        return self._steps_of_epochs if self.max_steps is None else min(self._steps_of_epochs, self.max_steps)
+
+    @property
+    def _steps_of_epochs(self) -> int:
+        """The number of steps that all epochs have."""
+        if not self.changes:
+            return self.steps_per_epoch * self.epochs
+        first, epoch, position, batch = [run for run in _runs(self) if run[1] < self.epochs][-1]
+        batches = -(-(self.samples - position) // batch) + (self.epochs - 1 - epoch) * -(-self.samples // batch)
+        return first - 1 + batches * self.turns
 
     def cursor(self, step: int) -> Cursor:
         """Return where this step starts. One past the last step is allowed: it is the end of the job."""
+        if self.changes:
+            if not 1 <= step <= self._steps_of_epochs + 1:
+                raise self._no_such_step(step)
+            found = self.stretch(step)
+            return Cursor(found.epoch, found.position + (step - found.first) // self.turns * found.batch)
         epoch, index = divmod(step - 1, self.steps_per_epoch)
         if step < 1 or (epoch >= self.epochs and (epoch > self.epochs or index)):
             raise self._no_such_step(step)
         return Cursor(epoch, index // self.turns * self.batch)
+
+    def stretch(self, step: int) -> Stretch:
+        """Return the stretch that this step is in. Steps beyond the job's end go on through further epochs."""
+        runs = _runs(self)
+        at = bisect_right(runs, step, key=lambda run: run[0]) - 1
+        first, epoch, position, batch = runs[at]
+        rest, whole = -(-(self.samples - position) // batch) * self.turns, -(-self.samples // batch) * self.turns
+        if step - first >= rest:
+            later = (step - first - rest) // whole
+            first, epoch, position, rest = first + rest + later * whole, epoch + 1 + later, 0, whole
+        if at + 1 < len(runs):
+            rest = min(rest, runs[at + 1][0] - first)
+        return Stretch(first, epoch, position, batch, rest)
+
+    def ends_epoch(self, step: int) -> bool:
+        """Return whether this step is the last one of its epoch."""
+        found = self.stretch(step)
+        return self.stretch(step + 1).epoch > found.epoch
+
+    def index_in_epoch(self, step: int) -> int:
+        """Return which step of its epoch this step is, counted from 0."""
+        found = self.stretch(step)
+        while found.position:
+            found = self.stretch(found.first - 1)
+        return step - found.first
+
+    def up_to(self, step: int) -> Grid:
+        """Return the grid of a history that ends with this step: only the changes it has agreed on."""
+        return replace(self, changes=changes_up_to(self.changes, step)) if self.changes else self
+
+    def changes_at(self, step: int) -> Changes:
+        """Return the changes that the content of this step depends on."""
+        if not self.changes:
+            return ()
+        return tuple([change for change in self.changes if _first_after(change[0], self.turns) <= step])
+
+    @property
+    def newest_batch(self) -> int:
+        """The batch after all changes so far."""
+        return self.changes[-1][1] if self.changes else self.batch
 
     def turn(self, step: int) -> int:
         """Return which of the steps on its batch this step is, counted from 0."""
@@ -71,6 +151,12 @@ class Grid:
 
     def samples_up_to(self, step: int) -> int:
         """Return the number of samples in all steps up to and including this one."""
+        if self.changes:
+            found = self.stretch(step + 1)
+            begun, turns = divmod(step + 1 - found.first, self.turns)
+            position = found.position + begun * found.batch
+            size = min(found.batch, self.samples - position)
+            return (found.epoch * self.samples + position) * self.turns + turns * size
         epochs, index = divmod(step, self.steps_per_epoch)
         batches, turns = divmod(index, self.turns)
         within = batches * self.batch * self.turns + turns * min(self.batch, self.samples - batches * self.batch)
@@ -88,29 +174,71 @@ class Grid:
         a batch of one breaks BatchNorm, and the cut must not create one. A slot whose full width is one stays as it is:
         the user asked for as many slots as samples.
         """
-        position, size = self._extent(step)
+        position, size, batch = self._extent(step)
         if not 0 <= slot < self.slots:
             raise BadInput(f"the grid has slots 0 to {self.slots - 1}, not {slot}: pass one of them")
-        last = _filled(size, self.batch, self.slots)[-1]
+        last = _filled(size, batch, self.slots)[-1]
         # The last slot with samples runs to the step's end. That covers both the cut and the lone sample.
-        start = slot * self.batch // self.slots if slot <= last else size
-        stop = (slot + 1) * self.batch // self.slots if slot < last else size
+        start = slot * batch // self.slots if slot <= last else size
+        stop = (slot + 1) * batch // self.slots if slot < last else size
         return range(position + start, position + stop)
 
     def filled(self, step: int) -> tuple[int, ...]:
         """Return the slots that hold samples in this step, ascending: all of them except at an epoch's end."""
-        return _filled(self._extent(step)[1], self.batch, self.slots)
+        _, size, batch = self._extent(step)
+        return _filled(size, batch, self.slots)
 
-    def _extent(self, step: int) -> tuple[int, int]:
-        """Return the position where the step starts, and its size."""
-        steps = self.steps_per_epoch
+    def _extent(self, step: int) -> tuple[int, int, int]:
+        """Return the position where the step starts, its size, and the batch."""
         if not 1 <= step <= self.total_steps:
             raise self._no_such_step(step)
-        position = (step - 1) % steps // self.turns * self.batch
-        return position, min(self.batch, self.samples - position)
+        if self.changes:
+            found = self.stretch(step)
+            position, batch = found.position + (step - found.first) // self.turns * found.batch, found.batch
+        else:
+            position, batch = (step - 1) % self.steps_per_epoch // self.turns * self.batch, self.batch
+        return position, min(batch, self.samples - position), batch
 
     def _no_such_step(self, step: int) -> BadInput:
         return BadInput(f"the job has steps 1 to {self.total_steps}, not {step}: pass one of them")
+
+
+def change_batch(grid: Grid, step: int, batch: int) -> Grid:
+    """Return the grid in which the steps after this one have another batch.
+
+    Where optimizers take turns on one batch, the change waits for the next batch.
+    """
+    return replace(grid, changes=(*grid.changes, (step, batch)))
+
+
+def changes_up_to(changes: Changes, step: int) -> Changes:
+    """Return the changes that a history up to this step has agreed on."""
+    return tuple([change for change in changes if change[0] <= step])
+
+
+def _first_after(step: int, turns: int) -> int:
+    """Return the first step after this one that starts a batch."""
+    return -(-step // turns) * turns + 1
+
+
+@lru_cache
+def _runs(grid: Grid) -> tuple[tuple[int, int, int, int], ...]:
+    """Return the runs of steps with one batch: the first step of each, its epoch and position, and the batch."""
+    runs = [(1, 0, 0, grid.batch)]
+    for step, to in grid.changes:
+        first, epoch, position, batch = runs[-1]
+        begins = _first_after(step, grid.turns)
+        if begins == first:
+            runs[-1] = (first, epoch, position, to)
+            continue
+        count = (begins - first) // grid.turns
+        rest, whole = -(-(grid.samples - position) // batch), -(-grid.samples // batch)
+        if count < rest:
+            runs.append((begins, epoch, position + count * batch, to))
+        else:
+            epochs, count = divmod(count - rest, whole)
+            runs.append((begins, epoch + 1 + epochs, count * batch, to))
+    return tuple(runs)
 
 
 @lru_cache

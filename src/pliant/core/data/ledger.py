@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Grid, change_batch
 from pliant.core.data.sample_order import MASK_64, MIX_1, MIX_2, Cursor, Order
 from pliant.errors import BadInput
 
@@ -25,7 +25,7 @@ DIGESTS_CACHED = 65_536
 """Number of cached expected digests: enough for a simulated job, a few megabytes."""
 
 GOLDEN = 0x9E3779B97F4A7C15
-_CHAIN = struct.Struct("<10Q")
+_CHAIN = struct.Struct("<11Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class LedgerLine:
 
     `epoch` and `position` are the cursor the step started from. `samples` is the number of samples really read, and
     `digest` the sum of the slot digests. `state` is the hash of the state the step was computed from, as all holders
-    sent it in those words; 0 if no hash was taken. Create lines with `make_line`.
+    sent it in those words; 0 if no hash was taken. `next_batch` is the batch that the members agreed on for the steps
+    after this one; 0 if it does not change. Create lines with `make_line`.
     """
 
     lineage: Lineage
@@ -70,6 +71,7 @@ class LedgerLine:
     samples: int
     digest: int
     state: int = 0
+    next_batch: int = 0
 
 
 def slot_digest(step: int, slot: int, samples: Iterable[int]) -> int:
@@ -140,15 +142,23 @@ def _expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int
 
 
 def make_line(
-    parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int = 0
+    parent: Lineage,
+    generation: int,
+    step: int,
+    cursor: Cursor,
+    samples: int,
+    digest: int,
+    state: int = 0,
+    next_batch: int = 0,
 ) -> LedgerLine:
     """Create the line of a committed step, with the totals of its control words.
 
     `cursor` is where the step started. The new lineage's digest covers the whole parent and every other field. The
     function does not judge: `can_follow` does where a line is accepted, and the audit over the whole ledger.
     """
-    lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest, state))
-    return LedgerLine(lineage, parent, cursor.epoch, cursor.position, samples, digest, state)
+    sealed = _chain(parent, generation, step, cursor, samples, digest, state, next_batch)
+    lineage = Lineage(generation, step, sealed)
+    return LedgerLine(lineage, parent, cursor.epoch, cursor.position, samples, digest, state, next_batch)
 
 
 def is_sealed(line: LedgerLine) -> bool:
@@ -163,6 +173,7 @@ def is_sealed(line: LedgerLine) -> bool:
             line.samples,
             line.digest,
             line.state,
+            line.next_batch,
         )
     except BadInput:
         return False
@@ -182,7 +193,24 @@ def can_follow(line: LedgerLine, head: Lineage) -> bool:
     )
 
 
-def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int) -> int:
+def with_changes_of(grid: Grid, lines: Iterable[LedgerLine]) -> Grid:
+    """Return the grid with the changes of the batch that these lines agreed on. They follow its own changes."""
+    for line in lines:
+        if line.next_batch:
+            grid = change_batch(grid, line.lineage.step, line.next_batch)
+    return grid
+
+
+def _chain(
+    parent: Lineage,
+    generation: int,
+    step: int,
+    cursor: Cursor,
+    samples: int,
+    digest: int,
+    state: int,
+    next_batch: int,
+) -> int:
     try:
         content = _CHAIN.pack(
             parent.generation,
@@ -195,12 +223,13 @@ def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples:
             samples,
             digest,
             state,
+            next_batch,
         )
     except struct.error as error:
         raise BadInput(
             f"every number in the line of step {step} must be an integer from 0 to 2**64 - 1: "
             "add digests with add_digests, which keeps them there"
         ) from error
-    if not state:
-        content = content[:-8]  # lines without a state are sealed as before the field existed
+    if not next_batch:  # lines without one of these are sealed as before the field existed
+        content = content[:-8] if state else content[:-16]
     return int.from_bytes(blake2b(content, digest_size=8, person=b"pliant line 1").digest(), "little")

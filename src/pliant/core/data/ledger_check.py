@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pliant.core.data.audit import Audit
-from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, is_sealed
+from pliant.core.data.grid import BATCH_MAX, Grid
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, is_sealed, with_changes_of
 
 __all__ = ["DIGESTS_AT_ONCE", "LedgerCheck"]
 
 DIGESTS_AT_ONCE = 4096  # lines whose digests are compared together
 
-ExpectedDigests = Callable[[range], Sequence[int]]
-"""Returns the digests of these steps for the samples that the job's order promises."""
+ExpectedDigests = Callable[[Grid, range], Sequence[int]]
+"""Returns the digests of these steps of a grid for the samples that the job's order promises."""
 
 
 class LedgerCheck:
@@ -28,7 +29,7 @@ class LedgerCheck:
     """
 
     def __init__(self, grid: Grid, expected: ExpectedDigests | None) -> None:
-        self._grid = grid
+        self._grid = replace(grid, changes=())  # with the changes of the batch on the chain
         self._expected = expected
         self._tip = GENESIS  # of the chain
         self._last = GENESIS  # the line accepted last
@@ -58,12 +59,16 @@ class LedgerCheck:
         self._generations.append(own.generation)
         self._digests.append(own.digest)
         self._tip = self._last = own
+        if line.next_batch:
+            self._grid = with_changes_of(self._grid, (line,))
         self._totals.append(line.digest)
         return len(self._totals) < DIGESTS_AT_ONCE or self._compare()
 
     def _is_as_promised(self, line: LedgerLine) -> bool:
         grid, step = self._grid, line.lineage.step
         if step > grid.total_steps or line.samples != grid.size(step):
+            return False
+        if line.next_batch and not grid.slots <= line.next_batch < BATCH_MAX:
             return False
         cursor = grid.cursor(step)
         return (line.epoch, line.position) == (cursor.epoch, cursor.position)
@@ -83,12 +88,13 @@ class LedgerCheck:
         compared = self._tip.step - len(self._totals)
         del self._totals[max(0, tip.step - compared) :]
         self._tip = tip
+        self._grid = self._grid.up_to(tip.step)
 
     def _compare(self) -> bool:
         """Compare the digests that were gathered. Return whether they are those of the promised samples."""
         totals, self._totals = self._totals, []
         steps = range(self._tip.step - len(totals) + 1, self._tip.step + 1)
-        return self._expected is None or list(self._expected(steps)) == totals
+        return self._expected is None or list(self._expected(self._grid, steps)) == totals
 
     def result(self, *, head: Lineage | None = None, finished: bool = False) -> Audit | None:
         """Return the audit of a sound ledger, as `audit` returns it; None if there may be a problem.

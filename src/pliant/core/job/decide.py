@@ -12,7 +12,7 @@ from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.accounting.pauses import accept_pauses, valid_seconds
-from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage, with_changes_of
 from pliant.core.job import checkpoints
 from pliant.core.job.create import create
 from pliant.core.job.divergence import resolve_divergence
@@ -252,6 +252,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
     terms = job.terms or command.terms
     if not job.members:
         terms = command.terms  # the first member of a next start may change the length and the encryption
+    terms = terms.with_changes(job.terms.grid.changes if job.terms is not None else ())
     return (m.MemberJoined(now, member, terms, valid_seconds(command.age_s)),)
 
 
@@ -266,9 +267,10 @@ def _wrong_terms(job: Job, command: m.Join) -> str:
         return f"{differs}: pass the job's value, or train under another name with --job"
     if job.members:
         return f"{differs}, and other members train now: stop them first, then start all with the new value"
-    if command.terms.grid.total_steps <= job.durable.step:
+    total_steps = command.terms.with_changes(job.terms.grid.changes).grid.total_steps
+    if total_steps <= job.durable.step:
         return (
-            f"{differs}: its training would end with step {command.terms.grid.total_steps}, but the job is at step "
+            f"{differs}: its training would end with step {total_steps}, but the job is at step "
             f"{job.durable.step} already: train longer, or under another name with --job"
         )
     return ""
@@ -313,15 +315,16 @@ def _progress(
         pauses = accept_pauses(command.pauses, fresh)
         committed = m.StepsCommitted(now, command.generation, command.member, fresh, pauses)
         events += (committed, *_scheduled_target(job, committed))
-    if job.terms is not None and head.step >= job.terms.grid.total_steps:
+    total_steps = with_changes_of(job.terms.grid, fresh).total_steps if job.terms is not None else None
+    if total_steps is not None and head.step >= total_steps:
         why = (
             f"all {head.step} steps are committed"
             if fresh
             else f"all {head.step} steps were committed before; {LONGER}"
         )
         events += (m.StateChanged(now, JobState.FINISHED, why),)
-    elif job.terms is not None and command.finished:
-        why = f"{command.finished[:FINISHED_MAX]}, after step {head.step} of {job.terms.grid.total_steps}"
+    elif total_steps is not None and command.finished:
+        why = f"{command.finished[:FINISHED_MAX]}, after step {head.step} of {total_steps}"
         events += (m.StateChanged(now, JobState.FINISHED, why, last_step=head.step),)
     return events
 

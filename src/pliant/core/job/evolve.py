@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pliant.core import messages as m
-from pliant.core.data.ledger import Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage, with_changes_of
 from pliant.core.job.checkpoints import checkpoint_step
 from pliant.core.job.failures import counted_failures
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
@@ -53,7 +53,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         raise ValueError("the first event of a job must be JobCreated")
     match event:
         case m.StepsCommitted():
-            return _with_steps(job, event.lines[-1].lineage)
+            return _with_steps(_with_batches(job, event.lines), event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
         case m.TargetChanged() | m.Granted() | m.WorkersPermitted() | m.PermitReturned():
@@ -139,6 +139,13 @@ def _with_steps(job: Job, head: Lineage) -> Job:
     if head.step <= job.furthest_step:
         return change(job, durable=head)
     return change(job, durable=head, furthest_step=head.step, losses_without_progress=0)
+
+
+def _with_batches(job: Job, lines: tuple[LedgerLine, ...]) -> Job:
+    """Record the changes of the batch that these lines agreed on."""
+    if job.terms is None or not any(line.next_batch for line in lines):
+        return job
+    return change(job, terms=job.terms.with_changes(with_changes_of(job.terms.grid, lines).changes))
 
 
 def _in_state(job: Job, event: m.StateChanged) -> Job:
@@ -367,6 +374,8 @@ def _with_world(job: Job, world: World) -> Job:
     if world.kind is WorldKind.PLANNED:
         return change(job, generation=world.number, fingerprint=fingerprint, worlds=(*job.worlds, world))
     rolled_back = world.kind is WorldKind.ROLLBACK
+    if job.terms is not None and job.terms.grid.changes:
+        job = change(job, terms=replace(job.terms, grid=job.terms.grid.up_to(world.base.step)))
     return change(
         job,
         generation=world.number,

@@ -172,6 +172,13 @@ def layouts_are_sound(job: Job) -> str:
     return layout_violation(job.ps.layout) if job.ps is not None else ""
 
 
+def batches_are_durable(job: Job) -> str:
+    """Return a violation if the job has a change of the batch that its history has not agreed on."""
+    changes = job.terms.grid.changes if job.terms is not None else ()
+    late = [step for step, _ in changes if step > job.durable.step]
+    return f"P3: the batch changes after step {late[0]}, and step {job.durable.step} is durable" if late else ""
+
+
 STATE_INVARIANTS = (
     layouts_are_sound,
     open_worlds_ascend,
@@ -183,6 +190,7 @@ STATE_INVARIANTS = (
     left_out_members_stay_out,
     planned_worlds_are_small_enough,
     holders_are_members,
+    batches_are_durable,
     worlds_have_one_fingerprint,
     launches_are_sound,
     task_queues_are_sound,
@@ -340,12 +348,18 @@ def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
 
 
 def only_the_length_of_a_job_changes(before: Job, event: Event, after: Job) -> str:
-    """Rule 21: the first member fixes the grid and the order. The length may change while there is no member."""
-    if before.terms is None or before.terms == after.terms or _starts_over(event):
+    """Rule 21: the first member fixes the grid and the order. The length may change while there is no member.
+
+    The batch changes with the steps that agreed on it, and back with a rollback.
+    """
+    was, now = before.terms, after.terms
+    if was is None or was == now or _starts_over(event):
         return ""
-    if before.members or after.terms is None or not after.terms.can_continue(before.terms):
-        return f"rule 21: the terms changed from {before.terms} to {after.terms}"
-    return ""
+    if now is not None and (isinstance(event, StepsCommitted | WorldFormed) or now.grid.changes == was.grid.changes):
+        same = now.with_changes(was.grid.changes) == was
+        if same or (not before.members and now.can_continue(was)):
+            return ""
+    return f"rule 21: the terms changed from {was} to {now}"
 
 
 def the_fingerprint_never_changes(before: Job, event: Event, after: Job) -> str:

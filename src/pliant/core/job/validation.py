@@ -6,6 +6,7 @@ store, or the refusal. The others return the refusal, or None.
 
 from __future__ import annotations
 
+from pliant.core.data.grid import BATCH_MAX
 from pliant.core.data.ledger import LedgerLine, can_follow
 from pliant.core.messages import Code, Create, Join, Rejection
 from pliant.core.model.checkpoint import CheckpointPolicy
@@ -205,4 +206,7 @@ def fresh_lines(job: Job, lines: tuple[LedgerLine, ...], world: World) -> tuple[
         if not job.rollback_generation <= head.generation <= world.number:
             limits = f"{job.rollback_generation} to {world.number}"
             return Rejection(Code.MISMATCH, f"step {head.step} was applied in {head.generation}, not in {limits}")
+        if line.next_batch and not job.slots <= line.next_batch < BATCH_MAX:
+            why = f"step {head.step} agreed on a batch of {line.next_batch}, which {job.slots} slots cannot share"
+            return Rejection(Code.BAD, why)
     return fresh

@@ -42,10 +42,11 @@ Out = list[Action]
 # ------------------------------------------------------------------------------------------- collectives
 
 
-def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
+def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None = None, batch: int = 0) -> None:
     """Enter the next collective of this world. `state` is the hash of its state, if a fresh one was computed.
 
-    The fresh hash is not stored: a comparison must send the same hash whether or not the member reached its reduction.
+    `batch` is the one that user code wants after this step; 0: it has not set any. The fresh hash is not stored: a
+    comparison must send the same hash whether or not the member reached its reduction.
     """
     world = world_of(m)
     wired = m.wired_worlds[-1] if m.wired_worlds else None
@@ -68,6 +69,8 @@ def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None =
         slot_checksum=m.kept_gradients.slot_checksum if step else 0,
         digest=m.kept_gradients.digest if step else 0,
         kept=m.kept_gradients.slots if purpose is Purpose.HELLO and m.kept_gradients.base == m.lineage else frozenset(),
+        next_batch=0 if batch == m.terms.grid.newest_batch else batch,
+        changes=m.terms.grid.changes if purpose is Purpose.HELLO else (),
     )
     m.phase = Phase.COLLECTING
     m.in_flight = True
@@ -232,7 +235,7 @@ def admit_joiners(m: Machine, out: Out) -> None:
     donors = tuple(world.members[rank] for rank in sorted(m.holders))
     for member in world.members:
         if member not in before.members:
-            out.append(SendToPeer(member, Admission(world.number, history_position(m), donors)))
+            out.append(SendToPeer(member, Admission(world.number, history_position(m), donors, m.terms.grid.changes)))
 
 
 def release_leavers(m: Machine, out: Out) -> None:

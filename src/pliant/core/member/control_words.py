@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Changes, Grid
 from pliant.core.data.ledger import Lineage
 
 _MASK = (1 << 64) - 1
@@ -36,8 +36,9 @@ class Word:
     `lineage` is the state it enters with. `wired` is the highest generation it wired above this one, and `wired_needed`
     the number of members of this world that must have wired it. `wants_checkpoint` asks for a checkpoint, and
     `can_save` tells whether this rank can write a part. `slots`, `samples`, `slot_checksum` and `digest` are counted
-    where a slot's gradient is added to the buffer. Only the comparison uses `kept`. `ending` is set by a rank whose
-    user code computes nothing more.
+    where a slot's gradient is added to the buffer. Only the comparison uses `kept` and `changes`, the batches of its
+    history. `ending` is set by a rank whose user code computes nothing more, and `next_batch` by one whose user code
+    wants another batch after this step.
     """
 
     purpose: Purpose
@@ -58,6 +59,8 @@ class Word:
     slot_checksum: int = 0
     digest: int = 0
     kept: frozenset[int] = frozenset()
+    next_batch: int = 0
+    changes: Changes = ()
 
 
 Words = tuple[Word, ...]  # by rank
@@ -130,6 +133,18 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
     if first is None:
         return "no member holds the state"
     return _wrong_total(words, first.step, grid)
+
+
+def agreed_batch(words: Words) -> int:
+    """Return the batch that most holders want after this step, the first of them if it is a tie; 0 for no change."""
+    wanted = Counter(word.next_batch for word in words if word.holds)
+    return wanted.most_common(1)[0][0] if wanted else 0
+
+
+def ranks_with_another_batch(words: Words) -> frozenset[int]:
+    """Return the holders whose user code wants another batch than most: it did not decide from reduced values."""
+    batch = agreed_batch(words)
+    return frozenset(rank for rank, word in enumerate(words) if word.holds and word.next_batch != batch)
 
 
 def diverged(words: Words) -> bool:

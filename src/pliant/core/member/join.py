@@ -13,10 +13,10 @@ from pliant.core.member.common import (
     wire_next_world,
     world_of,
 )
-from pliant.core.member.control_words import Purpose, Words, disagreement
+from pliant.core.member.control_words import Purpose, Words, disagreement, ranks_with_another_batch
 from pliant.core.member.signals import Admission, Install, Installed, Stripe
 from pliant.core.member.state import FollowedStep, KeptGradients, Machine, Phase
-from pliant.core.member.step import pass_boundary, read_words, step_line
+from pliant.core.member.step import on_other_batch, pass_boundary, read_words, step_line, take_batch
 
 FOLLOWED_MAX = 8  # steps a joiner replays at most; beyond them it fetches a newer state
 
@@ -33,6 +33,7 @@ def on_admission(m: Machine, out: Out, signal: Admission) -> None:
     m.donors = signal.donors
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in signal.donors)
     m.followed_lineage = signal.lineage
+    m.terms = m.terms.with_changes(signal.changes)
     start_fetch(m, out, signal.donors)
     if world.hold or m.followed_lineage.step >= m.terms.grid.total_steps:
         start_collective(m, out, Purpose.CLOSE)
@@ -47,7 +48,11 @@ def on_followed(m: Machine, out: Out, words: Words) -> None:
     if why:
         stop_on_disagreement(m, out, words, why)
         return
+    if ranks_with_another_batch(words):
+        on_other_batch(m, out, words)
+        return
     line = step_line(m, words)
+    take_batch(m, line)
     state = next(word.state for word in words if word.holds)
     read_words(m, words)
     m.followed_steps = (*m.followed_steps, FollowedStep(line, state))[-FOLLOWED_MAX:]
@@ -127,6 +132,7 @@ def _install_winner(m: Machine, out: Out, aside: Stripe) -> None:
         m.applied_line = lines.pop() if lines and lines[-1].lineage == aside.lineage else None
         m.committed_lines = LineRun(lines)
         m.lineage = aside.lineage
+        m.terms = m.terms.with_changes(m.donor_changes)
         m.catch_up_to = None
         m.phase = Phase.INSTALLING
         out.append(Install(aside.lineage, ()))

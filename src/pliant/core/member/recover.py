@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pliant.core.data.grid import are_disjoint, assign_missing, missing_slots
+from pliant.core.data.grid import Grid, are_disjoint, assign_missing, changes_up_to, missing_slots
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.data.line_run import LineRun
 from pliant.core.member import leave
@@ -49,9 +49,12 @@ def enter_recovery(m: Machine, out: Out, world: World) -> None:
         m.unreported_failure = None
         m.kept_gradients = KeptGradients()
         m.ending = GOING_ON
+        m.terms = m.terms.with_changes(())
     enter_world(m, world)
     if rolls_back and m.rank == 0:  # the lowest rank loads the base for all
         m.phase = Phase.RESTORING
+        changes = m.view.changes if m.view is not None else ()
+        m.terms = m.terms.with_changes(changes_up_to(changes, world.base.step))
         checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
         out.append(Restore(checkpoint))
         return
@@ -109,11 +112,15 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
     lineage = agreed(words)
     if lineage is not None:
         commit_lineage(m, out, lineage)
+    m.donor_changes = next(word.changes for word in words if word.holds and word.lineage == best)
+    if not m.holds_state:
+        m.terms = m.terms.with_changes(m.donor_changes)
+    grid = m.terms.with_changes(m.donor_changes).grid  # of the winner, which a member behind it has yet to reach
     m.compare_again = len(m.holders) < len(words)
     if any(word.ending == FINISH for word in words if word.holds):
         m.ending = FINISH
-    if not m.compare_again and m.ending != FINISH and best.step < m.terms.grid.total_steps:
-        _assign_missing_slots(m, words, best)
+    if not m.compare_again and m.ending != FINISH and best.step < grid.total_steps:
+        _assign_missing_slots(m, words, best, grid)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
     m.behind_ranks = frozenset(rank for rank, word in enumerate(words) if word.holds and word.lineage != best)
     if m.stop_reason:
@@ -134,7 +141,7 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
     wire_next_world(m, out)
 
 
-def _assign_missing_slots(m: Machine, words: Words, best: Lineage) -> None:
+def _assign_missing_slots(m: Machine, words: Words, best: Lineage, grid: Grid) -> None:
     """Assign the slots of the interrupted step: kept slots stay with their rank, the rest is dealt out (rule 14)."""
     kept = [word.kept if word.holds and word.lineage == best else frozenset() for word in words]
     if not are_disjoint(kept):
@@ -142,7 +149,7 @@ def _assign_missing_slots(m: Machine, words: Words, best: Lineage) -> None:
         kept = [frozenset() for _ in words]
         m.kept_gradients = KeptGradients(base=m.lineage)
     if any(kept):  # else the step starts as usual, by the world's weights
-        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)
+        todo = missing_slots(grid.filled(best.step + 1), kept)
         more = assign_missing(todo, sorted(m.holders))
         m.recovery_shares = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
 
@@ -158,6 +165,7 @@ def on_gradient(m: Machine, out: Out, signal: Gradient) -> None:
         commit_lineage(m, out, m.lineage)
         m.applied_line = line
         m.lineage = m.catch_up_to
+        m.terms = m.terms.with_changes(m.donor_changes)
         m.catch_up_to = None
         m.phase = Phase.APPLIED
         out.append(Apply(line))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pliant.core.data.grid import Changes
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member.control_words import Word, Words
 from pliant.core.messages import Command
@@ -63,12 +64,14 @@ class Computed:
     """Gradients of these slots were added to the kept ones; no slots for an idle slot (rule 22).
 
     `state` is the hash of the state they were computed from, taken after the last slot; None if it is the boundary's.
+    `batch` is the batch that user code set for the coming steps; 0 if it set none.
     """
 
     slots: frozenset[int]
     samples: int
     digest: int
     state: int | None = None
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +165,12 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A member of a planned world informs a joiner that the world was entered."""
+    """A member of a planned world informs a joiner that the world was entered, with the batches of its history."""
 
     generation: int
     lineage: Lineage
     donors: tuple[MemberId, ...]
+    changes: Changes = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from pliant.core.data.grid import Changes
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, add_digests
 from pliant.core.data.line_run import LineRun
 from pliant.core.member.control_words import CALM, FINISH, GOING_ON, slots_checksum
@@ -80,6 +81,7 @@ class PartInProgress:
 class Machine:
     """One member's state. `react` copies it before any change, so a published value never changes.
 
+    The grid in `terms` has the changes of the batch up to its own step, or up to the one it followed.
     It has no slots: copying one dictionary is ten times faster than copying forty attributes.
     """
 
@@ -120,6 +122,7 @@ class Machine:
     catch_up_to: Lineage | None = None  # the winning lineage that this member has to reach
     compare_again: bool = False  # a member held no state; all compare again once it does
     donors: tuple[MemberId, ...] = ()  # members at the winning lineage in the comparison
+    donor_changes: Changes = ()  # of the batch, in the winning history
     behind_ranks: frozenset[int] = frozenset()  # ranks that held an older state in the comparison
 
     # Wiring of future worlds.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pliant.core.data.ledger import LedgerLine, add_digests, make_line
+from pliant.core.data.ledger import LedgerLine, add_digests, make_line, with_changes_of
 from pliant.core.member import checkpoint, leave
 from pliant.core.member.common import (
     Out,
@@ -10,6 +10,7 @@ from pliant.core.member.common import (
     commit_lineage,
     confirm_save,
     enter_world,
+    history_position,
     report_progress,
     start_collective,
     start_step,
@@ -24,12 +25,14 @@ from pliant.core.member.control_words import (
     Purpose,
     Words,
     agreed,
+    agreed_batch,
     all_out_of_time,
     disagreement,
     ends_job,
     generation_to_enter,
     holders,
     ranks_that_cannot_save,
+    ranks_with_another_batch,
 )
 from pliant.core.member.signals import Apply, Boundary, Computed, Exit, LoopEnded
 from pliant.core.member.state import KeptGradients, Machine, Phase
@@ -38,6 +41,11 @@ from pliant.core.model.world import World
 LEFT_ALONE = (
     "this member left the training loop after step {step}, and the others did not: "
     "call run.finish(why) to end the job for all members, or leave the loop on every member at the same step"
+)
+
+OTHER_BATCH = (
+    "after step {step} this member set the batch to {own}, and the others to {others}: "
+    "decide about the batch from reduced values, which are equal on every member"
 )
 
 
@@ -50,7 +58,7 @@ def on_computed(m: Machine, out: Out, signal: Computed) -> None:
     if m.stop_reason:
         leave.stop_or_leave(m, out)
     elif not m.slots_to_compute:
-        start_collective(m, out, Purpose.STEP, signal.state)
+        start_collective(m, out, Purpose.STEP, signal.state, signal.batch)
 
 
 def on_loop_ended(m: Machine, out: Out, signal: LoopEnded) -> None:
@@ -90,14 +98,40 @@ def on_reduced(m: Machine, out: Out, words: Words) -> None:
     if why:
         stop_on_disagreement(m, out, words, why)
         return
+    if ranks_with_another_batch(words):
+        on_other_batch(m, out, words)
+        return
     commit_lineage(m, out, m.lineage)
     step = step_line(m, words)
+    take_batch(m, step)
     read_words(m, words)
     m.lineage = step.lineage
     m.applied_line = step
     m.kept_gradients = KeptGradients(base=step.lineage)
     m.phase = Phase.APPLIED
     out.append(Apply(step))
+
+
+def on_other_batch(m: Machine, out: Out, words: Words) -> None:
+    """Part with the members whose user code wants another batch than that of the others. Apply nothing."""
+    odd, batch = ranks_with_another_batch(words), agreed_batch(words)
+    if m.rank in odd:
+        m.phase = Phase.GONE
+        own = words[m.rank].next_batch
+        out.append(Exit(1, OTHER_BATCH.format(step=history_position(m).step, own=_batch(own), others=_batch(batch))))
+    else:
+        names = ", ".join(world_of(m).members[rank] for rank in sorted(odd))
+        stop_in_world(m, out, f"{names} set another batch than the others ({_batch(batch)})")
+
+
+def _batch(batch: int) -> str:
+    return str(batch) if batch else "none"
+
+
+def take_batch(m: Machine, line: LedgerLine) -> None:
+    """Change the batch of the steps after this one, if its members agreed on that."""
+    if line.next_batch:
+        m.terms = m.terms.with_changes(with_changes_of(m.terms.grid, (line,)).changes)
 
 
 def step_line(m: Machine, words: Words) -> LedgerLine:
@@ -108,7 +142,7 @@ def step_line(m: Machine, words: Words) -> LedgerLine:
         digest = add_digests(digest, word.digest)
     samples = sum(word.samples for word in words)
     cursor = m.terms.grid.cursor(first.step)
-    return make_line(first.lineage, m.generation, first.step, cursor, samples, digest, first.state)
+    return make_line(first.lineage, m.generation, first.step, cursor, samples, digest, first.state, agreed_batch(words))
 
 
 def read_words(m: Machine, words: Words) -> None:

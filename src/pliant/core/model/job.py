@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Changes, Grid
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy, UnfinishedCheckpoint
 from pliant.core.model.fingerprint import Fingerprint
@@ -117,8 +117,12 @@ class Terms:
         The length of the job and the intervals may change. Everything that the computed steps depend on may not.
         """
         grid = replace(self.grid, epochs=before.grid.epochs, max_steps=before.grid.max_steps)
-        same = (grid, self.seed) == (before.grid, before.seed)
+        same = (replace(grid, changes=before.grid.changes), self.seed) == (before.grid, before.seed)
         return same and dict(self.extra) == dict(before.extra)
+
+    def with_changes(self, changes: Changes) -> Terms:
+        """Return the terms of a history with these changes of the batch. Members join without any."""
+        return self if self.grid.changes == changes else replace(self, grid=replace(self.grid, changes=changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,7 @@ class Job:
     generation_before: int = 0  # the last generation of earlier attempts
     history_from_generation: int = 0  # the last generation of the attempts that this one does not continue
     launch: Launch | None = None  # the newest; None: none yet
-    terms: Terms | None = None  # fixed by the first member that joins, and by each that finds no other member
+    terms: Terms | None = None  # fixed by the first member that joins, and by each that finds no other; with changes
     state: JobState = JobState.STARTING
     state_since: float = 0.0  # the time at which it entered this state
     why: str = ""

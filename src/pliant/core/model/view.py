@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pliant.core.data.grid import Changes
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
 from pliant.core.model.fingerprint import fingerprint_difference
@@ -52,6 +53,7 @@ class View:
     spare_why: str = ""  # why it is a spare; empty: it is none
     layout: BucketLayout | None = None  # of the parameter servers, once there are some
     table_history: int = 0  # the attempt with which their tables began
+    changes: Changes = ()  # of the batch, up to the durable step
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
@@ -82,6 +84,7 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         spare_why=spare_why(job, member),
         layout=job.ps.layout if job.ps is not None else None,
         table_history=job.ps.history if job.ps is not None else 0,
+        changes=job.terms.grid.changes if job.terms is not None else (),
     )
 
 

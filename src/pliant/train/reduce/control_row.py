@@ -25,6 +25,7 @@ Cells: TypeAlias = npt.NDArray[np.uint64]
 LOGGED_MAX = 8  # names per step
 _NOT_LOGGED = (0.0,) * LOGGED_MAX
 _WORD = 13
+_BATCH = 16  # the first bit of the next batch among the flags; `grid.BATCH_MAX` fits above it
 _ROW = struct.Struct(f"={_WORD + 1}Q{2 + LOGGED_MAX}d")  # the word, the hash of the names, two weights, the values
 ROW_CELLS = _WORD + 3 + LOGGED_MAX
 """Cells in a row."""
@@ -85,7 +86,7 @@ def _flags(word: Word) -> int:
         word.holds | word.failed << 1 | word.drain_urgency << 2 | word.wants_checkpoint << 4 | (not word.can_save) << 5
     )
 
-    return flags | word.ending << 6 | (word.purpose is Purpose.STEP) << 8
+    return flags | word.ending << 6 | (word.purpose is Purpose.STEP) << 8 | word.next_batch << _BATCH
 
 
 def unpack(floats: Floats, size: int) -> tuple[ControlRow, ...]:
@@ -120,7 +121,7 @@ def _row(  # in the order of `pack_cells`
     *logged: float,
 ) -> ControlRow:
     word = Word(
-        purpose=Purpose.STEP if flags >> 8 else Purpose.CLOSE,
+        purpose=Purpose.STEP if flags >> 8 & 1 else Purpose.CLOSE,
         generation=generation,
         step=step,
         lineage=Lineage(in_generation, at_step, digest),
@@ -137,6 +138,7 @@ def _row(  # in the order of `pack_cells`
         samples=samples,
         slot_checksum=slot_checksum,
         digest=read,
+        next_batch=flags >> _BATCH,
     )
     return ControlRow(word, weight, names_hash, log_weight, logged)
 

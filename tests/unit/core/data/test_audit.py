@@ -53,7 +53,7 @@ def check(
     finished: bool = False,
     expected: Callable[[Grid, Order, int], int] = expected_digest,
 ) -> Audit | None:
-    under = LedgerCheck(grid, lambda steps: [expected(grid, order, step) for step in steps])
+    under = LedgerCheck(grid, lambda now, steps: [expected(now, order, step) for step in steps])
     for line in lines:
         under.add(line)
     return under.result(head=head, finished=finished)

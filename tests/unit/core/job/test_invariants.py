@@ -241,6 +241,12 @@ STATES = [
         job(holders=frozenset({A, E})),
     ),
     State(
+        "batches_are_durable",
+        job(terms=TERMS.with_changes(((4, 12), (6, 10)))),
+        "P3: the batch changes after step 6, and step 5 is durable",
+        job(terms=TERMS.with_changes(((4, 12), (5, 10)))),
+    ),
+    State(
         "worlds_have_one_fingerprint",
         job(fingerprint=(("torch", "2"),), members=with_bits(B)),
         "P4: b is in world 1 and computes other bits: with torch 1 where the job has 2",
@@ -439,6 +445,12 @@ CHANGES = [
         change(RESIZED, job(members={}), terms=Terms(GRID, seed=8)),
         f"rule 21: the terms changed from {TERMS} to {Terms(GRID, seed=8)}",
         change(RESIZED, job(members={}), terms=replace(TERMS, grid=replace(GRID, epochs=99))),
+    ),
+    Change(
+        "only_the_length_of_a_job_changes",
+        change(RESIZED, terms=TERMS.with_changes(((5, 12),))),
+        f"rule 21: the terms changed from {TERMS} to {TERMS.with_changes(((5, 12),))}",
+        change(m.WorldFormed(NOW, ROLLBACK), job(terms=TERMS.with_changes(((5, 12),))), generation=4, terms=TERMS),
     ),
     Change(
         "the_fingerprint_never_changes",

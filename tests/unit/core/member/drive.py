@@ -63,11 +63,11 @@ def rollback(number: int, *members: MemberId, base: Lineage = GENESIS) -> World:
     return build.world(number, *members, kind=WorldKind.ROLLBACK, base=base)
 
 
-def computed(step: int, *slots: int) -> s.Computed:
-    """The user's code is done with these slots, having read what the order says."""
-    samples = sum(len(GRID.slot(step, slot)) for slot in slots)
-    digest = sum(expected_slot_digest(GRID, ORDER, step, slot) for slot in slots) & (2**64 - 1)
-    return s.Computed(frozenset(slots), samples, digest)
+def computed(step: int, *slots: int, grid: Grid = GRID, batch: int = 0) -> s.Computed:
+    """The user's code is done with these slots, having read what the order says, and wants that batch."""
+    samples = sum(len(grid.slot(step, slot)) for slot in slots)
+    digest = sum(expected_slot_digest(grid, ORDER, step, slot) for slot in slots) & (2**64 - 1)
+    return s.Computed(frozenset(slots), samples, digest, batch=batch)
 
 
 def piece(part: int) -> Piece:
@@ -156,6 +156,7 @@ class Crew:
         self.files: dict[str, State] = {}
         self.history: list[LedgerLine] = []
         self.states: dict[Lineage, int] = {}
+        self.wanted: dict[Any, int] = {}  # by step, or by member and step: the batch that user code set by then
         self.unlucky: set[MemberId] = set()  # whose operations fail in a broken group though they were complete
 
     def __getitem__(self, name: MemberId) -> Machine:
@@ -241,7 +242,9 @@ class Crew:
             assert shares == ()
         elif action.word.holds:
             assert action.word.ending or shares[seat.machine.rank] == tuple(sorted(seat.machine.kept_gradients.slots))
-            assert sorted(slot for each in shares for slot in each) == list(GRID.filled(action.word.step))
+            assert sorted(slot for each in shares for slot in each) == list(
+                seat.machine.terms.grid.filled(action.word.step)
+            )
 
     def _reported(self, report: Report) -> None:
         """Return what the coordinator would take: the steps that follow, of a generation that is not sealed."""
@@ -411,7 +414,10 @@ class Crew:
     def _outcome(self, name: MemberId, seat: Seat, order: s.Action) -> s.Signal | None:
         match order:
             case s.Compute(step, slots, idle):
-                return IDLE if idle else computed(step, *slots)
+                batch = self.wanted.get((name, seat.state.lineage.step), self.wanted.get(seat.state.lineage.step, 0))
+                if idle:
+                    return replace(IDLE, batch=batch)
+                return computed(step, *slots, grid=seat.machine.terms.grid, batch=batch)
             case s.Apply():
                 seat.state = seat.state.after_user_code()
                 self._same_bits(seat.state)
