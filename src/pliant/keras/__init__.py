@@ -10,11 +10,24 @@
 This package holds the code that needs keras. The loop is in `pliant.train.live`. It does not import other adapters.
 """
 
+from pliant.core.policy.batch_size import batch_by_noise
 from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.keras.job import KerasJob, join
 from pliant.keras.run import KerasRun
+from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
 from pliant.train.reduce.noise import NoiseScale
 
-__all__ = ["Arrays", "KerasJob", "KerasRun", "Left", "NoiseScale", "join", "scaled_rate", "warmed_up_rate"]
+__all__ = [
+    "Arrays",
+    "BatchSize",
+    "KerasJob",
+    "KerasRun",
+    "Left",
+    "NoiseScale",
+    "batch_by_noise",
+    "join",
+    "scaled_rate",
+    "warmed_up_rate",
+]

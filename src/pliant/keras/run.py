@@ -75,7 +75,7 @@ class KerasRun(ArrayRun):
         for epoch in self.epochs():
             called.on_epoch_begin(epoch.number)
             for batch in epoch:
-                index = (self.step_number - 1) % grid.steps_per_epoch
+                index = self._loop.grid.index_in_epoch(self.step_number)
                 if self._memory.steps > index:
                     self._memory.begin_epoch()  # the first item after a rollback into this epoch
                 called.on_train_batch_begin(index)

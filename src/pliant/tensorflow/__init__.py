@@ -12,11 +12,24 @@
 This package holds the code that needs tensorflow. The loop is in `pliant.train.live`. It imports no other adapter.
 """
 
+from pliant.core.policy.batch_size import batch_by_noise
 from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.tensorflow.job import TensorflowJob, join
 from pliant.tensorflow.run import TensorflowRun
+from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.data.tools import Arrays
 from pliant.train.live.errors import Left
 from pliant.train.reduce.noise import NoiseScale
 
-__all__ = ["Arrays", "Left", "NoiseScale", "TensorflowJob", "TensorflowRun", "join", "scaled_rate", "warmed_up_rate"]
+__all__ = [
+    "Arrays",
+    "BatchSize",
+    "Left",
+    "NoiseScale",
+    "TensorflowJob",
+    "TensorflowRun",
+    "batch_by_noise",
+    "join",
+    "scaled_rate",
+    "warmed_up_rate",
+]

@@ -31,6 +31,7 @@ from pliant.train.data.loader import OrderOfEpoch, check_micro_batch
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
 from pliant.train.live import arguments
+from pliant.train.live.batch_size import batch_size_of
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
 from pliant.train.reduce.metrics import StepMetrics
@@ -152,7 +153,8 @@ class TrainingJob(LiveJob):
         terms = self._terms(grid, options, (*extra_terms(bare, optimizers, indices, others), *self._library_term))
         parts, noise = MicroBatcher(grid, micro_batch, one_slot=deterministic), _noise_scale(others, optimizers)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
-        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, noise)
+        policies = (noise, batch_size_of(others.values()))
+        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, *policies)
         self._start(join, stall_s)
         return self._opened(Run(loop, model, optimizers, others.values(), *self._evaluation, where))
 

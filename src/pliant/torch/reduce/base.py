@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
 from pliant.torch.group.contract import TensorGroup
@@ -53,6 +54,10 @@ class Reducer(ABC):
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]  # torch's own
             for i, p in enumerate(self.params)
         ]
+
+    def set_grid(self, grid: Grid) -> None:
+        """Reduce the steps of a grid whose batch has changed. Only a tree over the slots depends on it."""
+        self._grid = grid
 
     def close(self) -> None:
         """Remove the hooks. Call it when training is over."""

@@ -11,7 +11,7 @@ It needs numpy (the `train` extra).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, pairwise
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Changes, Grid, Stretch
 from pliant.core.data.sample_order import Order
 from pliant.errors import BadInput, PliantError
 from pliant.train.data.order import Samples, slots_digest, steps_digests, take
@@ -42,10 +42,14 @@ OrderOfEpoch: TypeAlias = Callable[[int], Iterable[int]]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Samples that are yielded together: those of these slots of this step. It is also the key of prefetched data."""
+    """Samples that are yielded together: those of these slots of this step. It is also the key of prefetched data.
+
+    `changes` are those of the batch that the step's samples depend on.
+    """
 
     step: int
     slots: tuple[int, ...]
+    changes: Changes = ()
 
     def __post_init__(self) -> None:
         is_run = bool(self.slots) and self.slots == tuple(range(self.slots[0], self.slots[0] + len(self.slots)))
@@ -119,7 +123,10 @@ class WrongSamples(PliantError):
 
 
 def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
-    """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts."""
+    """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts.
+
+    A change of the batch is checked with a grid that begins with that batch.
+    """
     if micro_batch is None:
         return
     if micro_batch < 1:
@@ -148,16 +155,17 @@ def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: 
     if not owned:
         return ()
     if micro_batch is None:
-        return (MicroBatch(step, tuple(owned)),)
+        return (MicroBatch(step, tuple(owned), grid.changes_at(step)),)
     sizes = [len(grid.slot(step, slot)) for slot in owned]
     if max(sizes) > micro_batch:
-        check_micro_batch(grid, micro_batch)
+        check_micro_batch(replace(grid, batch=grid.stretch(step).batch, changes=()), micro_batch)
     total = sum(sizes)
     count = -(-total // micro_batch)
     # With as many micro-batches as samples no two slots share one, so this ends.
     while max(map(sum, _spread(sizes, sizes, count))) > micro_batch:
         count += 1
-    return tuple(MicroBatch(step, tuple(group)) for group in _spread(owned, sizes, count))
+    changes = grid.changes_at(step)
+    return tuple(MicroBatch(step, tuple(group), changes) for group in _spread(owned, sizes, count))
 
 
 def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[list[int]]:
@@ -169,6 +177,11 @@ def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[lis
         groups[(2 * before + size) * count // (2 * total)].append(thing)
         before += size
     return [group for group in groups if group]
+
+
+def _together(stretch: Stretch) -> int:
+    """Return how many steps of a stretch make a block."""
+    return max(1, BLOCK // stretch.batch)
 
 
 class SampleIndices:
@@ -199,13 +212,19 @@ class SampleIndices:
         self._order = order
         self._kind = kind
         self._shuffle = Order(seed, grid.samples, None if self.data == grid.samples else self.data)
-        self._together = max(1, BLOCK // grid.batch)  # steps in a block
         self._expected: dict[int, int] = {}
         self._shapes: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}  # by slots, and the step's size
-        self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and index in it
+        self._blocks: dict[tuple[int, int, int], Samples] = {}  # by stretch, and index in it
         self._epochs: dict[int, Samples] = {}
         self._repeating: dict[int, bool] = {}  # whether an epoch of a function holds a sample twice
         self._edges: dict[int, tuple[int, ...]] = {}
+        self._batch = grid.batch  # that `_shapes` and `_edges` are for
+
+    def set_grid(self, grid: Grid) -> None:
+        """Take the samples of a grid whose batch has changed. The order of an epoch stays the same."""
+        self.grid = grid
+        self._expected = {}
+        self._blocks = {}
 
     @property
     def fingerprint(self) -> str:
@@ -230,6 +249,7 @@ class SampleIndices:
     def plan_read(self, part: MicroBatch) -> ReadPlan:
         """Return the samples to read for a micro-batch. Call it just before reading: it is not free."""
         step, slots = part.step, part.slots
+        self._keep_shapes_of(self.grid.stretch(step).batch if self.grid.changes else self.grid.batch)
         samples = self._of_step(step)
         edges = self._edges_of(step)
         if slots[0] < 0 or slots[-1] > len(edges) - 2:
@@ -250,6 +270,12 @@ class SampleIndices:
         positions = np.concatenate([np.arange(edges[slot], edges[slot + 1]) for slot in slots]) + cursor.position
         return ReadPlan(part, cursor.epoch, taken, shape, positions)
 
+    def _keep_shapes_of(self, batch: int) -> None:
+        """Drop what was kept for steps of another batch: a step of the same size may have other slots."""
+        if batch != self._batch:
+            self._batch = batch
+            self._shapes, self._edges = {}, {}
+
     def _repeats(self, epoch: int) -> bool:
         """Return whether the epoch may hold a sample twice."""
         if isinstance(self._order, str):
@@ -265,10 +291,11 @@ class SampleIndices:
 
     def _expect_block(self, step: int) -> dict[int, int]:
         """Return the digests of all steps of a block that are as long as this one: one step costs hardly less."""
-        _, index = divmod(step - 1, self.grid.steps_per_epoch)
-        first = step - index % self._together
-        size = self.grid.size(step)
-        last = min(first + self._together, step - index + self.grid.steps_per_epoch, self.grid.total_steps + 1)
+        found, size = self.grid.stretch(step), self.grid.size(step)
+        self._keep_shapes_of(found.batch)
+        together = _together(found)
+        first = step - (step - found.first) % together
+        last = min(first + together, found.first + found.steps, self.grid.total_steps + 1)
         steps = [each for each in range(first, last) if self.grid.size(each) == size]
         edges = np.asarray(self._edges_of(step), dtype=np.int64)
         sizes = np.diff(edges).astype(np.int64)
@@ -289,18 +316,19 @@ class SampleIndices:
 
     def _of_step(self, step: int) -> Samples:
         """Return the samples of a step. Several steps are computed at once, because a call has a fixed cost."""
-        per_epoch, batch = self.grid.steps_per_epoch, self.grid.batch
-        together = self._together
-        epoch, index = divmod(step - 1, per_epoch)
-        block, at = divmod(index // self.grid.turns, together)
-        found = self._blocks.get((epoch, block))
+        size = self.grid.size(step)  # raises for a step that the job does not have
+        stretch = self.grid.stretch(step)
+        batch, together = stretch.batch, _together(stretch)
+        block, at = divmod((step - stretch.first) // self.grid.turns, together)
+        key = (stretch.epoch, stretch.position, block)
+        found = self._blocks.get(key)
         if found is None:
-            begin = block * together * batch
-            found = self._take(epoch, range(begin, min(begin + together * batch, self.grid.samples)))
+            begin = stretch.position + block * together * batch
+            found = self._take(stretch.epoch, range(begin, min(begin + together * batch, self.grid.samples)))
             if len(self._blocks) >= BLOCKS_KEPT:
                 del self._blocks[next(iter(self._blocks))]
-            self._blocks[epoch, block] = found
-        return found[at * batch : at * batch + self.grid.size(step)]
+            self._blocks[key] = found
+        return found[at * batch : at * batch + size]
 
     def _take(self, epoch: int, positions: range) -> Samples:
         if self._order == SHUFFLED:

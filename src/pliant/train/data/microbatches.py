@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.member import Machine
-from pliant.train.data.loader import MicroBatch, cut_micro_batches
+from pliant.train.data.loader import MicroBatch, check_micro_batch, cut_micro_batches
 
 LADDER = 4  # each size of a micro-batch is this many times the next smaller one
 
@@ -20,12 +21,21 @@ class MicroBatcher:
         self._micro_batch = micro_batch
         self._one_slot = one_slot
 
+    def set_grid(self, grid: Grid) -> None:
+        """Cut the steps of a grid whose batch has changed."""
+        self._grid = grid
+
+    def check_batch(self, batch: int) -> None:
+        """Raise BadInput if steps of this batch could not be cut."""
+        check_micro_batch(replace(self._grid, batch=batch, changes=()), self._micro_batch)
+
     def cut(self, step: int, slots: Iterable[int]) -> tuple[MicroBatch, ...]:
         """Return the micro-batches of these slots, without slots that hold no samples."""
         if not self._one_slot:
             return cut_micro_batches(self._grid, step, slots, self._micro_batch)
         filled = len(self._grid.filled(step))
-        return tuple([MicroBatch(step, (slot,)) for slot in sorted(slots) if slot < filled])
+        changes = self._grid.changes_at(step)
+        return tuple([MicroBatch(step, (slot,), changes) for slot in sorted(slots) if slot < filled])
 
     def idle(self, step: int, slot: int) -> MicroBatch:
         """Return a real slot, with neighbours up to two samples: a batch of one breaks BatchNorm (rule 22)."""
@@ -37,7 +47,7 @@ class MicroBatcher:
             and last - first + 1 < filled
         ):
             first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
-        return MicroBatch(step, tuple(range(first, last + 1)))
+        return MicroBatch(step, tuple(range(first, last + 1)), self._grid.changes_at(step))
 
     def ahead(self, machine: Machine, step: int, count: int) -> list[MicroBatch]:
         """Return what this member will read after `step` if nothing changes, for data workers to prefetch."""
@@ -65,12 +75,13 @@ class LadderBatcher(MicroBatcher):
         filled = len(self._grid.filled(step))
         sizes = {slot: len(self._grid.slot(step, slot)) for slot in sorted(slots) if slot < filled}
         found: list[MicroBatch] = []
+        changes = self._grid.changes_at(step)
         for size in dict.fromkeys(sizes.values()):
             equal = [slot for slot, each in sizes.items() if each == size]
             at = 0
             while at < len(equal):
                 count = max(each for each in self._counts(size) if each <= len(equal) - at)
-                found.append(MicroBatch(step, tuple(equal[at : at + count])))
+                found.append(MicroBatch(step, tuple(equal[at : at + count]), changes))
                 at += count
         return tuple(sorted(found, key=lambda part: part.slots[0]))
 
@@ -78,14 +89,14 @@ class LadderBatcher(MicroBatcher):
         """Return the possible numbers of slots of this size."""
         if self._one_slot:
             return [1]
-        found, most = [1], (self._micro_batch or self._grid.batch) // size
+        found, most = [1], (self._micro_batch or self._grid.newest_batch) // size
         while found[-1] * LADDER <= most:
             found.append(found[-1] * LADDER)
         return found
 
     def idle(self, step: int, slot: int) -> MicroBatch:
         """Return one slot: its shape is one of those that were compiled."""
-        return MicroBatch(step, (slot,))
+        return MicroBatch(step, (slot,), self._grid.changes_at(step))
 
     def shapes(self) -> list[MicroBatch]:
         """Return one micro-batch of each number of samples that `cut` can return."""

@@ -97,8 +97,9 @@ def _equal_steps(grid: Grid, step: int) -> int:
     """Return how many steps from this one on are full and of one epoch, as far as a block reaches; at least 1."""
     if grid.turns > 1:
         return 1
-    index = (step - 1) % grid.steps_per_epoch
-    return max(1, min(grid.samples // grid.batch - index, BLOCK // grid.batch))
+    found = grid.stretch(step)
+    full = min((grid.samples - found.position) // found.batch, found.steps)
+    return max(1, min(full - (step - found.first), BLOCK // found.batch))
 
 
 def take_in_sequence(length: int, per_epoch: int, epoch: int, positions: range) -> Samples:

@@ -76,6 +76,10 @@ class MemberCheckpoints:
         self._rest_s = 0.0  # time from a boundary to the next apply, in which the state does not change
         self.feed: Feed = lambda _: None  # set once the session exists
 
+    def set_grid(self, grid: Grid) -> None:
+        """Describe checkpoints by a grid whose batch has changed."""
+        self._grid = grid
+
     def claim_storage(self, owner: Callable[[], str]) -> None:
         """Claim the storage for this owner, before the job is joined. Raises BadInput if another job saves there.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch
 from pliant.train.group.contract import CollectiveGroup
@@ -83,6 +84,9 @@ class StepReducer(Protocol):
 
     def write_gradients(self, reduced: Any) -> None:
         """Offer the global gradient to user code, before it is applied."""
+
+    def set_grid(self, grid: Grid) -> None:
+        """Reduce the steps of a grid whose batch has changed."""
 
     def close(self) -> None:
         """Release what the reducer holds of the framework."""

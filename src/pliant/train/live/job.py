@@ -35,6 +35,7 @@ from pliant.train.coordinator_link import JobAlreadyEnded, MemberLink
 from pliant.train.data.loader import SampleError, SampleIndices, WrongSamples
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
+from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, LiveState, PartLoader
 from pliant.train.live.errors import Left, NonFiniteGradient, hide_own_frames
@@ -208,6 +209,7 @@ class LiveJob(ABC):
         indices: SampleIndices,
         fingerprint: Fingerprint,
         noise: NoiseScale | None,
+        batch: BatchSize | None,
     ) -> Loop:
         """Build the training loop and everything that it uses; nothing is started yet."""
         self._indices = indices
@@ -218,8 +220,10 @@ class LiveJob(ABC):
         hashes = StateHash(engine.state, options.verify)
         tools = (engine, loader, state_lock, checkpoints, logged, parts, hashes)
         loop = self._loop = Loop(
-            session, *tools, expected=indices.expected, checks=options.checks, noise=noise, seed=terms.seed
+            session, *tools, indices=indices, checks=options.checks, noise=noise, batch=batch, seed=terms.seed
         )
+        if batch is not None:
+            batch.bind(loop)
         if (file := self._worker.replay_file) is not None:
             loop.replay = Replay(self._worker.replay_to or 0, file, terms, fingerprint, hashes)
         return loop

@@ -29,9 +29,10 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Dispute
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, WrongSamples, step_seed
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices, WrongSamples, step_seed
 from pliant.train.data.microbatches import MicroBatcher, slot_set
 from pliant.train.group.contract import GroupBroken
+from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, PartLoader, StepGradient, StepGroup
 from pliant.train.live.errors import Left
@@ -71,13 +72,13 @@ class Loop:
         parts: MicroBatcher,
         hashes: StateHash,
         *,
-        expected: Callable[[int], int],
+        indices: SampleIndices,
         noise: NoiseScale | None,
+        batch: BatchSize | None,
         seed: int,
         checks: Callable[[int, int, s.Shares], Sequence[SpotCheck]],
     ) -> None:
         self.session = session
-        self.grid: Grid = session.machine.terms.grid
         self.part: LoadedMicroBatch | None = None  # being computed by user code
         self.ready: StepGradient | None = None  # reduced, not applied
         self._in_step = False  # an item is being read, or the last one was ended and its step not continued or applied
@@ -96,8 +97,10 @@ class Loop:
         self._reducer = engine.reducer
         self._loader = loader
         self._state_lock = state_lock
-        self._expected = expected  # returns the digest that a step's samples must have
+        self._indices = indices
         self._noise = noise
+        self._batch = batch
+        self._grid_in_use = session.machine.terms.grid
         self._whole_square = 0.0  # of the gradient that is ready to be applied; only with `noise`
         self._seed = seed
         self._micro_batcher = parts
@@ -116,6 +119,20 @@ class Loop:
         self._last: tuple[Lineage, StepGradient] | None = None
         self._ending: s.LoopEnded | None = None  # user code computes nothing more
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
+
+    @property
+    def grid(self) -> Grid:
+        """The grid, with the changes of the batch so far."""
+        return self.session.machine.terms.grid
+
+    @property
+    def is_after_step(self) -> bool:
+        """True between a step and the next item of user code."""
+        return self.applied is not None
+
+    def check_batch(self, batch: int) -> None:
+        """Raise BadInput if the steps cannot have this batch."""
+        self._micro_batcher.check_batch(batch)
 
     @property
     def committed_step(self) -> int:
@@ -271,13 +288,25 @@ class Loop:
     def _compute(self, order: s.Compute) -> None:
         if not self.session.machine.kept_gradients.slots:
             self._forget_kept()
+        self._use_grid()
         self._idle = order.idle
         machine = self.session.machine
         checks = self._checks(order.step, machine.generation, machine.shares)
-        spots = [MicroBatch(order.step, (each.slot,)) for each in checks if each.second == machine.rank]
+        changes = machine.terms.grid.changes_at(order.step)
+        spots = [MicroBatch(order.step, (each.slot,), changes) for each in checks if each.second == machine.rank]
         self._spots = len(spots)
         idle = [self._micro_batcher.idle(order.step, order.slots[0])] if order.idle else []
         self._yield(order.step, *spots, *(idle or self._micro_batcher.cut(order.step, order.slots)))
+
+    def _use_grid(self) -> None:
+        """Cut, read and reduce by the current grid. Only a change of the batch replaces it."""
+        grid = self.grid
+        if grid is not self._grid_in_use:
+            self._grid_in_use = grid
+            self._micro_batcher.set_grid(grid)
+            self._indices.set_grid(grid)
+            self._reducer.set_grid(grid)
+            self._checkpoints.set_grid(grid)
 
     def _yield(self, step: int, *parts: MicroBatch) -> None:
         """Append parts to those that the iterator yields."""
@@ -344,7 +373,7 @@ class Loop:
         slots = frozenset() if self._idle else slot_set(loaded.micro_batch.slots)
         samples, digest = (0, 0) if self._idle else (loaded.samples, loaded.digest)
         state = self._hashes.after_backward() if not self._parts else None
-        computed = s.Computed(slots, samples, digest, state)
+        computed = s.Computed(slots, samples, digest, state, self._batch.wanted if self._batch is not None else 0)
         if self._parts:
             self.session.feed(computed)
             if self.session.machine.phase is not Phase.COMPUTING:
@@ -394,7 +423,7 @@ class Loop:
 
     def _require_expected_samples(self, line: LedgerLine) -> None:
         """Compare what all members read with the sample order. If it differs, no member applies the step."""
-        if line.digest != self._expected(line.lineage.step):
+        if line.digest != self._indices.expected(line.lineage.step):
             raise WrongSamples(line.lineage.step)
 
     def _offer_gradient(self, reduced: StepGradient) -> StepGradient:
@@ -461,6 +490,7 @@ class Loop:
 
     def _apply_missed(self, missed: MissedStep) -> None:
         """Yield an idle part, so that user code runs once for the missed step and applies its gradient."""
+        self._use_grid()
         self._missed = missed
         self._followed_gradient = None
         self._idle = True

@@ -174,7 +174,13 @@ class LiveRun:
         return self._loop.step
 
     @property
+    def batch_size(self) -> int:
+        """The global batch of the current step. The last step of an epoch may have fewer samples."""
+        return self._loop.grid.stretch(max(self._loop.step, 1)).batch
+
+    @property
     def total_steps(self) -> int:
+        """The number of the job's last step; a change of the batch changes it."""
         return self._loop.grid.total_steps
 
     @property
@@ -246,5 +252,7 @@ class Epoch:
     def is_over(self) -> bool:
         """True once its last step is applied, or training is complete."""
         applied = self._run._loop.applied
-        last = (self.number + 1) * self._run._loop.grid.steps_per_epoch
-        return self._run.complete or (applied is not None and applied.lineage.step == last)
+        if self._run.complete or applied is None:
+            return self._run.complete
+        grid, step = self._run._loop.grid, applied.lineage.step
+        return grid.cursor(step).epoch == self.number and grid.ends_epoch(step)

@@ -20,6 +20,7 @@ from pliant.train.live import arguments
 from pliant.train.live.arrays.engine import ArrayEngine
 from pliant.train.live.arrays.frame import Frame
 from pliant.train.live.arrays.state import StatefulObject
+from pliant.train.live.batch_size import batch_size_of
 from pliant.train.live.data.source import open_source
 from pliant.train.live.data.tools import Arrays, ArrayTools
 from pliant.train.live.job import LiveJob
@@ -111,8 +112,8 @@ class ArrayJob(LiveJob):
         )
         terms = self._terms(grid, options, extra)
         fingerprint = frame.bits() if given.deterministic and not given.other_bits else ()
-        noise = noise_scale_of(others.values())
-        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, fingerprint, noise)
+        policies = (noise_scale_of(others.values()), batch_size_of(others.values()))
+        loop = self._assemble(terms, engine, loader, logged, options, parts, indices, fingerprint, *policies)
         self._start(Join(self.member, self._agent, terms, fingerprint=fingerprint), given.stall_s)
         return loop, engine
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
 from pliant.train.data.loader import MicroBatch
@@ -120,6 +121,10 @@ class ArrayReducer(ABC):
 
     def swap_buffers(self) -> None:
         self._turn ^= 1
+
+    def set_grid(self, grid: Grid) -> None:
+        """Reduce the steps of a grid whose batch has changed. Only a tree over the slots depends on it."""
+        self._grid = grid
 
     def close(self) -> None:
         """Let go of the current part's gradients."""
