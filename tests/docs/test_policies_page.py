@@ -26,11 +26,13 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
         "dataset": torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long()),
     }
-    noise, rates, averaging, own = BLOCKS
+    noise, rates, changing, averaging, own = BLOCKS
     exec(noise, names)  # noqa: S102  # the page is ours
     assert re.search(r"noise scale \d+ samples, measured in 3 steps", capsys.readouterr().out)
     exec(rates, names)  # noqa: S102
     assert names["optimizer"].param_groups[0]["lr"] == pytest.approx(0.4)
+    exec(changing, names)  # noqa: S102
+    assert re.search(r"\d+ steps, the last with a batch of (16|32)", capsys.readouterr().out)
     exec(averaging, names)  # noqa: S102
     assert names["run"].complete
     exec(own, names)  # noqa: S102

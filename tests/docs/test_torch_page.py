@@ -9,7 +9,16 @@ import pliant.torch
 from pliant.train.live.run import LiveRun
 from tidy.files import ROOT
 
-PLAIN = ("join", "device", "Left", "NoiseScale", "scaled_rate", "warmed_up_rate")  # called by themselves
+PLAIN = (
+    "join",
+    "device",
+    "Left",
+    "NoiseScale",
+    "BatchSize",
+    "batch_by_noise",
+    "scaled_rate",
+    "warmed_up_rate",
+)  # called alone
 SIGNATURE = re.compile(r"^`((?:pliant|job|run)\.\w+\(.*\))`$", re.MULTILINE)
 
 

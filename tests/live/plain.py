@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from live.scenes import SOURCES, Average, Plan, data, net, optimizer_of, stream_point
-from pliant.core.data.grid import Grid
+from pliant.core.data.grid import Grid, change_batch
 from pliant.torch.data.tools import TorchTools
 from pliant.train.live.data.source import open_source
 
@@ -15,6 +15,8 @@ def plain(plan: Plan) -> tuple[list[float], list[float]]:
     given.pop("collate_fn", None)
     source = open_source(**given, seed=plan.seed, tools=TorchTools())
     grid = Grid(source.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
+    for step, batch in plan.batches:
+        grid = change_batch(grid, step + 1, batch)  # the members agree on it in the next step
     indices = source.indices(grid, plan.seed)
     samples = data(plan)
     model = net(plan)
@@ -33,7 +35,7 @@ def plain(plan: Plan) -> tuple[list[float], list[float]]:
         loss = cross_entropy(model(samples.x[chosen]), samples.y[chosen])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if not plan.nested or step % grid.steps_per_epoch == 0:
+        if not plan.nested or grid.ends_epoch(step):
             scheduler.step()
         average.update()
         losses.append(loss.item())

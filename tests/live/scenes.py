@@ -69,6 +69,7 @@ class Plan:
     leave_at: int | None = None  # after that step, leave the loop by `break`
     leave_within: int | None = None  # the same, in the middle of that step
     leave_backward: int | None = None  # the same, after its backward
+    batches: list[list[int]] = field(default_factory=list)  # [step, batch]: after that step, set that batch
 
 
 class LoopLeft(Exception):
@@ -294,7 +295,7 @@ def train(plan: Plan) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if plan.averages else optimizer_of(model)
     optimizer.register_step_pre_hook(lambda *_: faults.at("apply"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4 if plan.nested else 30, 0.9)
-    average = Average(model)
+    average, batch = Average(model), pliant.BatchSize()
     with pliant.join() as job:
         job.on_leave(lambda: say(on_leave=True))
         say(member=job.member, pid=os.getpid())
@@ -309,7 +310,7 @@ def train(plan: Plan) -> None:
             micro_batch=plan.micro_batch,
             num_workers=plan.num_workers,
             deterministic=plan.deterministic,
-            state={"scheduler": scheduler, "average": average},
+            state={"scheduler": scheduler, "average": average} | ({"batch": batch} if plan.batches else {}),
         )
         own = run.average_models(0.2) if plan.averages else None
         say(joined=True)
@@ -329,6 +330,8 @@ def train(plan: Plan) -> None:
             run.log(loss=loss)
             stepped = run.step() if own is None else own.step()
             if stepped:
+                if run.step_number in dict(plan.batches):  # type: ignore[arg-type]  # pairs, as JSON has them
+                    batch.set(dict(plan.batches)[run.step_number])  # type: ignore[arg-type]
                 applied(plan, run, faults, scheduler, average, optimizer)
             return stepped
 
@@ -378,6 +381,7 @@ def applied(
         rank=run.rank,
         generation=run.generation,
         loss=run.metrics["loss"],
+        batch=run.batch_size,
     )
     faults.at("after")
     if plan.lr_of is not None and run.step_number == 3:
