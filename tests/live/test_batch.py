@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, ForkServer
+from live.crowd import JOB, Crowd, ForkServer
 from live.plain import plain
 from live.scenes import Plan
+from pliant.cli.audit.command import _audit
 
 CHANGING: dict[str, Any] = {
     "samples": 120,
@@ -26,9 +27,9 @@ def require_plain(end: dict[str, Any], **plan: Any) -> None:
 
 
 def require_sound(crowd: Crowd) -> None:
-    audited = crowd.audit()
-    assert audited.code == 0, audited.out
-    assert f"600 samples in {LAST} committed steps, 0 lost, 0 repeated" in audited.out
+    """Audit the ledger, as the program does."""
+    _, found = _audit(crowd.client, JOB)
+    assert (found.ok, found.samples, found.steps, found.lost, found.repeated) == (True, 600, LAST, 0, 0)
 
 
 def test_members_are_killed_and_join_while_the_batch_changes(home: Path, fork_server: ForkServer) -> None:

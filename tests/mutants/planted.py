@@ -896,8 +896,8 @@ PLANTED = (
         (
             Edit(
                 "core/data/ledger.py",
-                "    if not state:\n        content",
-                "    if state or not state:\n        content",
+                "content[:-8] if state else content[:-16]",
+                "content[:-16]",
             ),
         ),
     ),

@@ -125,12 +125,12 @@ def test_it_resumes_from_a_checkpoint_with_the_batches_of_its_history(tmp_path: 
         (2**50, "4 slots cannot share a batch"),
         ("16", "must be a whole number"),
         (True, "must be a whole number"),
-        (64, "a slot holds up to 16 samples and cannot be split"),
+        (20, "a slot holds up to 6 samples and cannot be split"),
     ],
 )
 def test_a_batch_that_cannot_be_is_refused_where_it_is_set(value: Any, match: str) -> None:
     with pytest.raises(BadInput, match=match):
-        trained({1: value}, micro_batch=6)
+        trained({1: value}, micro_batch=5)
 
 
 def test_it_is_set_after_a_step_only() -> None:

@@ -107,6 +107,9 @@ class Grid:
 
     def stretch(self, step: int) -> Stretch:
         """Return the stretch that this step is in. Steps beyond the job's end go on through further epochs."""
+        if not self.changes:
+            epoch, index = divmod(step - 1, self.steps_per_epoch)
+            return Stretch(step - index, epoch, 0, self.batch, self.steps_per_epoch)
         runs = _runs(self)
         at = bisect_right(runs, step, key=lambda run: run[0]) - 1
         first, epoch, position, batch = runs[at]

@@ -11,7 +11,7 @@ It needs numpy (the `train` extra).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, pairwise
@@ -123,10 +123,7 @@ class WrongSamples(PliantError):
 
 
 def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
-    """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts.
-
-    A change of the batch is checked with a grid that begins with that batch.
-    """
+    """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts."""
     if micro_batch is None:
         return
     if micro_batch < 1:
@@ -135,10 +132,25 @@ def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
     steps = {1, min(grid.steps_per_epoch, grid.total_steps)}
     widest = max(len(grid.slot(step, slot)) for step in steps for slot in grid.filled(step))
     if widest > micro_batch:
-        raise BadInput(
-            f"a slot holds up to {widest} samples and cannot be split, so micro_batch={micro_batch} cannot be kept: "
-            f"raise micro_batch to {widest}, or raise slots (now {grid.slots}) towards the batch size ({grid.batch})"
-        )
+        raise _too_wide(widest, micro_batch, grid.slots, grid.batch)
+
+
+def check_changed_batch(slots: int, batch: int, micro_batch: int | None) -> None:
+    """Raise BadInput if a slot could be wider than `micro_batch` once the batch changes to this one.
+
+    The change may leave an epoch any last step. A single last sample joins the slot before it.
+    """
+    full = -(-batch // slots)
+    widest = full + 1 if full > 1 and slots > 1 else full
+    if micro_batch is not None and widest > micro_batch:
+        raise _too_wide(widest, micro_batch, slots, batch)
+
+
+def _too_wide(widest: int, micro_batch: int, slots: int, batch: int) -> BadInput:
+    return BadInput(
+        f"a slot holds up to {widest} samples and cannot be split, so micro_batch={micro_batch} cannot be kept: "
+        f"raise micro_batch to {widest}, or raise slots (now {slots}) towards the batch size ({batch})"
+    )
 
 
 def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) -> tuple[MicroBatch, ...]:
@@ -158,7 +170,7 @@ def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: 
         return (MicroBatch(step, tuple(owned), grid.changes_at(step)),)
     sizes = [len(grid.slot(step, slot)) for slot in owned]
     if max(sizes) > micro_batch:
-        check_micro_batch(replace(grid, batch=grid.stretch(step).batch, changes=()), micro_batch)
+        raise _too_wide(max(sizes), micro_batch, grid.slots, grid.stretch(step).batch)
     total = sum(sizes)
     count = -(-total // micro_batch)
     # With as many micro-batches as samples no two slots share one, so this ends.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.member import Machine
-from pliant.train.data.loader import MicroBatch, check_micro_batch, cut_micro_batches
+from pliant.train.data.loader import MicroBatch, check_changed_batch, cut_micro_batches
 
 LADDER = 4  # each size of a micro-batch is this many times the next smaller one
 
@@ -27,7 +26,7 @@ class MicroBatcher:
 
     def check_batch(self, batch: int) -> None:
         """Raise BadInput if steps of this batch could not be cut."""
-        check_micro_batch(replace(self._grid, batch=batch, changes=()), self._micro_batch)
+        check_changed_batch(self._grid.slots, batch, self._micro_batch)
 
     def cut(self, step: int, slots: Iterable[int]) -> tuple[MicroBatch, ...]:
         """Return the micro-batches of these slots, without slots that hold no samples."""
