@@ -31,7 +31,7 @@ from pliant.train.data.loader import OrderOfEpoch, check_micro_batch
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
 from pliant.train.live import arguments
-from pliant.train.live.batch_size import batch_size_of
+from pliant.train.live.batch_size import BatchSize, batch_size_of
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
 from pliant.train.reduce.metrics import StepMetrics
@@ -151,9 +151,8 @@ class TrainingJob(LiveJob):
         loaded = source.loader(indices, seed=seed, collate_fn=collate, num_workers=num_workers, tools=tools)
         loader = self._open_loader(loaded)
         terms = self._terms(grid, options, (*extra_terms(bare, optimizers, indices, others), *self._library_term))
-        parts, noise = MicroBatcher(grid, micro_batch, one_slot=deterministic), _noise_scale(others, optimizers)
+        parts, policies = MicroBatcher(grid, micro_batch, one_slot=deterministic), _policies(others, optimizers)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
-        policies = (noise, batch_size_of(others.values()))
         loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, *policies)
         self._start(join, stall_s)
         return self._opened(Run(loop, model, optimizers, others.values(), *self._evaluation, where))
@@ -211,9 +210,9 @@ def _bare_model(model: nn.Module) -> tuple[nn.Module, torch.device]:
     return bare, model_device(bare)
 
 
-def _noise_scale(others: Mapping[str, Stateful], optimizers: Optimizers) -> NoiseScale | None:
-    """Return the noise scale among the objects of the state."""
+def _policies(others: Mapping[str, Stateful], optimizers: Optimizers) -> tuple[NoiseScale | None, BatchSize | None]:
+    """Return the noise scale and the batch size among the objects of the state."""
     noise = noise_scale_of(others.values())
     if noise is not None and optimizers.turns:
         raise BadInput("NoiseScale measures one gradient, but optimizers that take turns have several. Remove it.")
-    return noise
+    return noise, batch_size_of(others.values())

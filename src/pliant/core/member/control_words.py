@@ -137,14 +137,15 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
 
 def agreed_batch(words: Words) -> int:
     """Return the batch that most holders want after this step, the first of them if it is a tie; 0 for no change."""
-    wanted = Counter(word.next_batch for word in words if word.holds)
-    return wanted.most_common(1)[0][0] if wanted else 0
+    if not any(word.next_batch for word in words if word.holds):
+        return 0
+    return Counter(word.next_batch for word in words if word.holds).most_common(1)[0][0]
 
 
 def ranks_with_another_batch(words: Words) -> frozenset[int]:
     """Return the holders whose user code wants another batch than most: it did not decide from reduced values."""
     batch = agreed_batch(words)
-    return frozenset(rank for rank, word in enumerate(words) if word.holds and word.next_batch != batch)
+    return frozenset([rank for rank, word in enumerate(words) if word.holds and word.next_batch != batch])
 
 
 def diverged(words: Words) -> bool:
