@@ -296,6 +296,7 @@ def train(plan: Plan) -> None:
     optimizer.register_step_pre_hook(lambda *_: faults.at("apply"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4 if plan.nested else 30, 0.9)
     average, batch = Average(model), pliant.BatchSize()
+    state: dict[str, Any] = {"scheduler": scheduler, "average": average} | ({"batch": batch} if plan.batches else {})
     with pliant.join() as job:
         job.on_leave(lambda: say(on_leave=True))
         say(member=job.member, pid=os.getpid())
@@ -310,7 +311,7 @@ def train(plan: Plan) -> None:
             micro_batch=plan.micro_batch,
             num_workers=plan.num_workers,
             deterministic=plan.deterministic,
-            state={"scheduler": scheduler, "average": average} | ({"batch": batch} if plan.batches else {}),
+            state=state,
         )
         own = run.average_models(0.2) if plan.averages else None
         say(joined=True)
@@ -330,8 +331,8 @@ def train(plan: Plan) -> None:
             run.log(loss=loss)
             stepped = run.step() if own is None else own.step()
             if stepped:
-                if run.step_number in dict(plan.batches):  # type: ignore[arg-type]  # pairs, as JSON has them
-                    batch.set(dict(plan.batches)[run.step_number])  # type: ignore[arg-type]
+                for wanted in [to for step, to in plan.batches if step == run.step_number]:
+                    batch.set(wanted)
                 applied(plan, run, faults, scheduler, average, optimizer)
             return stepped
 

@@ -9,6 +9,7 @@ from live.crowd import JOB, Crowd, ForkServer
 from live.plain import plain
 from live.scenes import Plan
 from pliant.cli.audit.command import _audit
+from pliant.core.messages import RequestCheckpoint
 
 CHANGING: dict[str, Any] = {
     "samples": 120,
@@ -70,17 +71,16 @@ def test_a_job_that_lost_all_members_goes_back_with_its_batches(home: Path, fork
     with Crowd(home, fork_server, target=1, **CHANGING) as crowd:
         (a,) = crowd.start(1)
         a.reached(8)
-        crowd.drain(a)  # it saves, and leaves
-        assert a.ended() == 0
-        (b,) = crowd.start(1)
-        b.reached(16)
-        b.kill()
-        crowd.wait(lambda: b.code is not None, "b to be gone")
-        c = crowd.join()
-        ends = crowd.finished(c)
+        crowd.client.send(JOB, RequestCheckpoint("the test wants it so"))
+        crowd.wait(lambda: crowd.status.checkpoint is not None, "a checkpoint")
+        a.reached(16)  # beyond the second change
+        a.kill()
+        assert a.ended() == -9
+        b = crowd.join()
+        ends = crowd.finished(b)
         require_plain(ends[0], **CHANGING)
         require_sound(crowd)
-        assert c.steps[0]["batch"] == 24
+        assert b.steps[0]["batch"] == 24
 
 
 def test_a_member_that_sets_another_batch_leaves_with_the_reason(home: Path, fork_server: ForkServer) -> None:

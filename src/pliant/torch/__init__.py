@@ -16,7 +16,7 @@ from pliant.core.policy.batch_size import batch_by_noise
 from pliant.core.policy.learning_rate import scaled_rate, warmed_up_rate
 from pliant.torch.job import TrainingJob, device, join
 from pliant.torch.run import Run
-from pliant.train.live.batch_size import BatchSize
+from pliant.train.data.batch_size import BatchSize
 from pliant.train.live.errors import Left
 from pliant.train.reduce.noise import NoiseScale
 

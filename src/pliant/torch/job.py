@@ -27,11 +27,11 @@ from pliant.torch.run import Run
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.training_state import Stateful, TrainingState
+from pliant.train.data.batch_size import BatchSize, batch_size_of
 from pliant.train.data.loader import OrderOfEpoch, check_micro_batch
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
 from pliant.train.live import arguments
-from pliant.train.live.batch_size import BatchSize, batch_size_of
 from pliant.train.live.data.source import open_source
 from pliant.train.live.job import STALL_S, LiveJob, NoPeers, prepare_join
 from pliant.train.reduce.metrics import StepMetrics

@@ -33,9 +33,9 @@ def trained(*, changes: bool) -> tuple[float, int, set[int]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     noise, batch, batches = pliant.NoiseScale(0.95), pliant.BatchSize(), set()
     with pliant.join() as job:
-        state = {"noise": noise, "batch": batch}
+        state: dict[str, Any] = {"noise": noise, "batch": batch}
         data = torch.utils.data.TensorDataset(*points(SAMPLES, 1))
-        limits = {"slots": 16, "micro_batch": 9, "epochs": EPOCHS}
+        limits: dict[str, Any] = {"slots": 16, "micro_batch": 9, "epochs": EPOCHS}
         run = job.train(model, optimizer, data, batch_size=SMALLEST, state=state, **limits)
         for x, y in run:
             for group in optimizer.param_groups:

@@ -7,10 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import Dataset, IterableDataset  # noqa: E402
+
 import pliant.torch as pliant  # noqa: E402
 from pliant.errors import BadInput  # noqa: E402
-from pliant.train.live import batch_size  # noqa: E402
-from pliant.train.live.batch_size import BatchSize  # noqa: E402
+from pliant.train.data import batch_size  # noqa: E402
+from pliant.train.data.batch_size import BatchSize  # noqa: E402
 
 SAMPLES = 40
 
@@ -21,7 +23,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class Numbered(torch.utils.data.Dataset[Any]):
+class Numbered(Dataset[Any]):
     """Data that tells which samples it was asked for."""
 
     def __len__(self) -> int:
@@ -80,7 +82,7 @@ def test_a_script_that_sets_the_batch_it_has_changes_nothing() -> None:
 
 
 def test_data_that_is_read_in_sequence_is_read_once_with_any_batch() -> None:
-    class Stream(torch.utils.data.IterableDataset[Any]):
+    class Stream(IterableDataset[Any]):
         def __iter__(self) -> Any:
             return iter((torch.tensor([float(index), 1.0]), index) for index in range(SAMPLES))
 
@@ -124,7 +126,7 @@ def test_it_resumes_from_a_checkpoint_with_the_batches_of_its_history(tmp_path: 
         (3, "4 slots cannot share a batch of 3 samples. Pass slots="),
         (2**50, "4 slots cannot share a batch"),
         ("16", "must be a whole number"),
-        (True, "must be a whole number"),
+        (16.0, "must be a whole number"),
         (20, "a slot holds up to 6 samples and cannot be split"),
     ],
 )

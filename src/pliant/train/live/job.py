@@ -32,10 +32,10 @@ from pliant.credentials import TlsFiles, read_token
 from pliant.errors import BadInput, PliantError
 from pliant.train.checkpoint import open_storage, owner_name
 from pliant.train.coordinator_link import JobAlreadyEnded, MemberLink
+from pliant.train.data.batch_size import BatchSize
 from pliant.train.data.loader import SampleError, SampleIndices, WrongSamples
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
-from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, LiveState, PartLoader
 from pliant.train.live.errors import Left, NonFiniteGradient, hide_own_frames

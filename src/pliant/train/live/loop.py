@@ -29,10 +29,10 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Dispute
 from pliant.core.model.world import World
 from pliant.errors import BadInput
+from pliant.train.data.batch_size import BatchSize
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices, WrongSamples, step_seed
 from pliant.train.data.microbatches import MicroBatcher, slot_set
 from pliant.train.group.contract import GroupBroken
-from pliant.train.live.batch_size import BatchSize
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, PartLoader, StepGradient, StepGroup
 from pliant.train.live.errors import Left

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from pliant.core.data.grid import Grid, are_disjoint, assign_missing, deal_slots, idle_slot, missing_slots
@@ -10,14 +12,14 @@ GRID = Grid(samples=23, batch=10, slots=4, epochs=2)
 
 @pytest.mark.parametrize("name", ["samples", "batch", "slots", "epochs", "turns"])
 def test_every_measure_of_a_grid_is_at_least_one(name: str) -> None:
-    measures = {"samples": 1, "batch": 1, "slots": 1, "epochs": 1, "turns": 1}
+    measures: dict[str, Any] = {"samples": 1, "batch": 1, "slots": 1, "epochs": 1, "turns": 1}
     assert Grid(**measures).total_steps == 1
     with pytest.raises(BadInput, match=f"{name} must be at least 1, not 0"):
         Grid(**{**measures, name: 0})
 
 
 def test_a_job_ends_after_max_steps_if_its_epochs_have_more() -> None:
-    measures = {"samples": 10, "batch": 4, "slots": 1, "epochs": 3}
+    measures: dict[str, Any] = {"samples": 10, "batch": 4, "slots": 1, "epochs": 3}
     assert [Grid(**measures, max_steps=steps).total_steps for steps in (1, 5, 9, 10)] == [1, 5, 9, 9]
     short = Grid(**measures, max_steps=5)
     assert short.cursor(6) == Grid(**measures).cursor(6)

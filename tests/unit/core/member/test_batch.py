@@ -39,8 +39,9 @@ def test_a_batch_holds_from_the_step_after_the_one_that_agrees_on_it() -> None:
     assert (line.position, line.samples, line.next_batch) == (36, 4, 0)
     crew.boundary()
     crew.step()
-    assert crew[A].applied_line is not None
-    assert crew[A].applied_line.samples == 18
+    line = crew[A].applied_line
+    assert line is not None
+    assert line.samples == 18
 
 
 def test_the_job_ends_by_the_cursor() -> None:
@@ -166,4 +167,5 @@ def word(batch: int, *, holds: bool = True) -> Word:
     ],
 )
 def test_what_most_holders_want_counts(words: tuple[Word, ...], batch: int, odd: set[int]) -> None:
-    assert (agreed_batch(words), ranks_with_another_batch(words)) == (batch, odd)
+    assert agreed_batch(words) == batch
+    assert set(ranks_with_another_batch(words)) == odd

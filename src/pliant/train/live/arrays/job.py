@@ -12,6 +12,7 @@ from pliant.core.data.grid import Grid
 from pliant.core.messages import Join
 from pliant.core.model.world import World
 from pliant.errors import BadInput
+from pliant.train.data.batch_size import batch_size_of
 from pliant.train.data.loader import OrderOfEpoch, check_micro_batch
 from pliant.train.data.microbatches import LadderBatcher
 from pliant.train.group.contract import GroupWiring
@@ -20,7 +21,6 @@ from pliant.train.live import arguments
 from pliant.train.live.arrays.engine import ArrayEngine
 from pliant.train.live.arrays.frame import Frame
 from pliant.train.live.arrays.state import StatefulObject
-from pliant.train.live.batch_size import batch_size_of
 from pliant.train.live.data.source import open_source
 from pliant.train.live.data.tools import Arrays, ArrayTools
 from pliant.train.live.job import LiveJob

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from pliant.core.data.grid import BATCH_MAX, Grid
 from pliant.errors import BadInput
-from pliant.train.live.arguments import whole_numbers
 
 CHANGES_MAX = 1000  # of one job; every new member receives all of them
 
@@ -45,8 +45,11 @@ class BatchSize:
 
         It must be a function of reduced values. A member that sets another batch than the others leaves with an error.
         """
-        (batch,) = whole_numbers(batch=batch)
         loop = self._run()
+        try:
+            batch = operator.index(batch)
+        except TypeError:
+            raise BadInput(f"The batch must be a whole number, got {batch!r}.") from None
         grid = loop.grid
         if not loop.is_after_step:
             raise BadInput("The batch was set within a step. Call set after run.step() is True.")
