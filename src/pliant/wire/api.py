@@ -301,6 +301,8 @@ class JobStatus:
     created_at: float = 0.0  # the time of its first attempt
     granted: int | None = None  # the workers that the pool grants; None: the job is in no queue
     granted_why: str = ""
+    advised: int = 0  # the size that autoscaling advised last; 0: none, or the target changed since
+    advised_why: str = ""
     tasks: TaskProgress | None = None  # None: it is no task queue
 
 

@@ -55,7 +55,7 @@ def curve_of(demand: Demand) -> Curve:
 @lru_cache(maxsize=4096)
 def _curve(sizes: tuple[int, ...], speeds: tuple[tuple[int, float], ...]) -> Curve:
     measured = tuple(sorted((size, speed) for size, speed in speeds if size > 0 and speed > 0))
-    values = [_speed(measured, size) for size in sizes]
+    values = [speed_at(measured, size) for size in sizes]
     last = 0  # the largest size that is worth its slots
     for index in range(1, len(sizes)):
         if values[index] >= values[last] * (sizes[index] / sizes[last]) ** GAIN_MIN:
@@ -65,8 +65,11 @@ def _curve(sizes: tuple[int, ...], speeds: tuple[tuple[int, float], ...]) -> Cur
     return Curve(kept, relative, values[0] if measured else None)
 
 
-def _speed(measured: tuple[tuple[int, float], ...], size: int) -> float:
-    """Return the speed at a size: measured, between two measured sizes, or scaled from the nearest one."""
+def speed_at(measured: tuple[tuple[int, float], ...], size: int) -> float:
+    """Return the speed at a size: measured, between two measured sizes, or scaled from the nearest one.
+
+    `measured` are (size, speed) pairs, ascending.
+    """
     if not measured:
         return float(size**SCALING)
     at = bisect_left(measured, (size, 0.0))

@@ -41,7 +41,7 @@ from pliant.core.job.validation import (
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.messages.describe import describe_difference, describe_failing
 from pliant.core.model.fingerprint import fingerprint_difference
-from pliant.core.model.job import Job, JobState, Member, Mode, Target, member_limit
+from pliant.core.model.job import Autoscale, Job, JobState, Member, Mode, Target, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.core.policy.schedule import passed_entry
@@ -95,8 +95,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return drain_agent(job, command, now)
         case m.Resize():
             return _resize(job, command, now)
-        case m.GrantWorkers(size=size, why=why):
-            return () if (size, why) == (job.granted, job.granted_why) else (m.Granted(now, size, why),)
+        case m.GrantWorkers() | m.Advise():
+            return _granted(job, command, now) if isinstance(command, m.GrantWorkers) else _advised(job, command, now)
         case m.Cancel():
             ended = JobState.FAILED if command.failed else JobState.CANCELLED
             return end_job(job, ended, command.why, now)
@@ -150,6 +150,22 @@ def _resize(job: Job, command: m.Resize, now: float) -> Decision:
     return (m.TargetChanged(now, command.target),)
 
 
+def _granted(job: Job, command: m.GrantWorkers, now: float) -> tuple[Event, ...]:
+    is_known = (command.size, command.why) == (job.granted, job.granted_why)
+    return () if is_known else (m.Granted(now, command.size, command.why),)
+
+
+def _advised(job: Job, command: m.Advise, now: float) -> tuple[Event, ...]:
+    """Record advice once, and follow it if the job's owner wants that. Advice about an older target is dropped."""
+    follows, size = job.spec.autoscale, command.size
+    if follows is Autoscale.OFF or size in (job.target.size, job.advised) or job.target.placement:
+        return ()
+    if bad_target(job.spec.size_min, job.spec.size_max, Target(size)):
+        return ()
+    advised = m.Advised(now, size, command.why, follows is Autoscale.ON)
+    return (advised, m.TargetChanged(now, Target(size), "autoscale")) if advised.applied else (advised,)
+
+
 def _drain(job: Job, command: m.Drain, now: float) -> Decision:
     member = job.members.get(command.member)
     if member is None:
@@ -194,6 +210,7 @@ _IGNORED_AFTER_END = (
     m.AgentExpire,
     m.AgentSuspect,
     m.WaitOver,
+    m.Advise,
     m.RequestCheckpoint,
     ShardOverdue,
 )

@@ -56,7 +56,7 @@ def evolve(job: Job | None, event: Event) -> Job:
             return _with_steps(_with_batches(job, event.lines), event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
-        case m.TargetChanged() | m.Granted() | m.WorkersPermitted() | m.PermitReturned():
+        case m.TargetChanged() | m.Granted() | m.Advised() | m.WorkersPermitted() | m.PermitReturned():
             return _with_size(job, event)
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
@@ -259,10 +259,12 @@ def _with_unfinished(job: Job, writing: UnfinishedCheckpoint) -> tuple[Unfinishe
     return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-UNFINISHED_KEPT:])
 
 
-def _with_size(job: Job, event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> Job:
+def _with_size(job: Job, event: m.TargetChanged | m.Granted | m.Advised | m.WorkersPermitted | m.PermitReturned) -> Job:
     match event:
         case m.TargetChanged():
-            return change(job, target=event.target)
+            return change(job, target=event.target, advised=0, advised_why="")
+        case m.Advised():
+            return change(job, advised=event.size, advised_why=event.why)
         case m.Granted():
             return change(job, granted=event.size, granted_why=event.why)
         case m.PermitReturned():

@@ -11,7 +11,7 @@ from pliant.core.data.ledger import LedgerLine, can_follow
 from pliant.core.messages import Code, Create, Join, Rejection
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import FailingSlots, Job, JobSpec, Mode, Target, Terms
+from pliant.core.model.job import Autoscale, FailingSlots, Job, JobSpec, Mode, Target, Terms
 from pliant.core.model.names import MEMBER_NAME_MAX, bad_name
 from pliant.core.model.world import World
 from pliant.core.policy.schedule import bad_schedule
@@ -61,7 +61,7 @@ def bad_spec(spec: JobSpec) -> str:
         return f"max_restarts cannot be negative; got {spec.max_restarts}"
     if not 0 <= spec.spares <= SIZE_MAX:
         return f"spares must be 0 to {SIZE_MAX}; got {spec.spares}"
-    if wrong := _bad_schedule(spec) or _bad_policy(spec.checkpoints) or _bad_roles(spec):
+    if wrong := _bad_schedule(spec) or _bad_policy(spec.checkpoints) or _bad_roles(spec) or _bad_autoscale(spec):
         return wrong
     return bad_target(low, high, spec.target or spec.initial_target) or _bad_queue(spec) or bad_script(spec)
 
@@ -102,6 +102,16 @@ def bad_script(spec: JobSpec) -> str:
     if any("\0" in word for word in spec.script) or sum(map(len, spec.script)) > SCRIPT_MAX:
         return f"the script and its arguments must have up to {SCRIPT_MAX} characters, without zero bytes"
     return "" if spec.queue else "machines are lent to the jobs of a pool: pass --queue NAME with a script"
+
+
+def _bad_autoscale(spec: JobSpec) -> str:
+    if spec.autoscale is Autoscale.OFF:
+        return ""
+    if spec.mode in (Mode.RELAUNCH, Mode.TASKS):
+        return f"autoscaling counts the samples of a live job, and mode {spec.mode.value} has none: remove --autoscale"
+    if spec.schedule:
+        return "a schedule and autoscaling both choose the number of workers: pass --schedule or --autoscale"
+    return "" if not spec.initial_target.placement else "a job with a placement cannot be autoscaled"
 
 
 def _bad_policy(policy: CheckpointPolicy) -> str:

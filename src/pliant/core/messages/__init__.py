@@ -1,6 +1,7 @@
 """The vocabulary of a job: commands, which ask, and events, which record decisions."""
 
 from pliant.core.messages.commands import (
+    Advise,
     AgentExpire,
     AgentJoin,
     AgentLeave,
@@ -29,6 +30,7 @@ from pliant.core.messages.commands import (
     WiringFailed,
 )
 from pliant.core.messages.events import (
+    Advised,
     AgentDraining,
     AgentGone,
     AgentJoined,
@@ -67,6 +69,8 @@ from pliant.core.messages.events import (
 from pliant.core.messages.rejection import Code, Rejection
 
 __all__ = [
+    "Advise",
+    "Advised",
     "AgentDraining",
     "AgentExpire",
     "AgentGone",

@@ -42,6 +42,14 @@ class GrantWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class Advise:
+    """Advise another size to a job with `--autoscale`. The leader sends it, after `pliant.core.autoscale`."""
+
+    size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Let a member leave at the next boundary, within `grace_s`: on request, after SIGTERM, or after a spot notice."""
 
@@ -284,6 +292,7 @@ Command = (
     Create
     | Resize
     | GrantWorkers
+    | Advise
     | Drain
     | DrainAgent
     | Cancel

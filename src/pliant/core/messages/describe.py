@@ -75,7 +75,7 @@ def describe(event: m.Event) -> str:
             return f"the job {describe_state(state)}: {why}"
         case m.SettingsChanged(what=what):
             return f"settings changed: {what}"
-        case m.TargetChanged() | m.Granted() | m.WorkersPermitted() | m.PermitReturned():
+        case m.TargetChanged() | m.Granted() | m.Advised() | m.WorkersPermitted() | m.PermitReturned():
             return _describe_size(event)
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
@@ -104,12 +104,15 @@ def _describe_creation(event: m.JobCreated) -> str:
     return f"job {event.name} created{again}: {spec.size_min} to {spec.size_max} workers, {wanted}"
 
 
-def _describe_size(event: m.TargetChanged | m.Granted | m.WorkersPermitted | m.PermitReturned) -> str:
+def _describe_size(event: m.TargetChanged | m.Granted | m.Advised | m.WorkersPermitted | m.PermitReturned) -> str:
     match event:
         case m.TargetChanged(target=target, why=why):
             return f"target changed to {target.size}{f' ({why})' if why else ''}"
         case m.Granted(size=size, why=why):
             return f"{size} {'worker' if size == 1 else 'workers'} granted: {why}"
+        case m.Advised(size=size, why=why, applied=applied):
+            only = "" if applied else ", not applied"
+            return f"{size} {'worker' if size == 1 else 'workers'} advised{only}: {why}"
         case m.WorkersPermitted(agent=agent, workers=workers):
             return f"agent {agent} may start {_listed(workers)}"
         case m.PermitReturned(worker=worker):

@@ -56,6 +56,16 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """Another size was advised, from the job's own history. `applied`: the target changes; else this is all."""
+
+    at: float
+    size: int
+    why: str
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MemberJoined:
     at: float
     member: Member
@@ -329,6 +339,7 @@ Event = (
     | SettingsChanged
     | TargetChanged
     | Granted
+    | Advised
     | WorkersPermitted
     | PermitReturned
     | AgentJoined

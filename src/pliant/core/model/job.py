@@ -54,6 +54,14 @@ class Mode(StrEnum):
     TASKS = "tasks"
 
 
+class Autoscale(StrEnum):
+    """The use of advice about the size of a job: none is given, it is only recorded, or it changes the target."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The number of workers wanted, or an exact count for each agent.
@@ -85,6 +93,7 @@ class JobSpec:
     queue: str = ""  # the queue of the pool that grants its workers; empty: none, and it takes what its agents have
     priority: int = 0  # among the jobs of the pool, higher first
     schedule: Schedule = ()  # the target from a step on, as (step, size); empty: the target stays
+    autoscale: Autoscale = Autoscale.OFF
     script: tuple[str, ...] = ()  # the script that lent machines run for it, and its arguments; empty: none do
 
     @property
@@ -269,6 +278,8 @@ class Job:
     losses_without_progress: int = 0  # members lost since that step
     granted: int = 0  # the workers that the pool grants; only for a job in a queue
     granted_why: str = ""
+    advised: int = 0  # the size that was advised last, unless the target changed since; 0: none
+    advised_why: str = ""
     permits: dict[MemberId, AgentId] = field(default_factory=dict)  # in a queue: started or not, they have not ended
     tasks: TaskState | None = None  # of a task queue, since its first member joined
     ps: ServerTable | None = None  # parameter servers of a task queue, since the first one joined
