@@ -35,6 +35,7 @@ from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.history import JobHistory
 from pliant.coordinator.housekeeping import Housekeeper
 from pliant.coordinator.pool_registry import PoolRegistry
+from pliant.coordinator.service.autoscaler import Autoscaler
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
@@ -167,6 +168,7 @@ class Coordinator:
         service.scheduler.pool = self._pools.pool
         submissions = SubmissionRegistry(store, submission_images)
         submissions.load()
+        self._autoscaler = Autoscaler(service)
         self._reads = StoreThread("pliant-reads")
         self._housekeeper = Housekeeper(self.service, store, archive, keep_ended_s, end_tokens=self._end_tokens)
         history = JobHistory(store, archive)
@@ -264,6 +266,7 @@ class Coordinator:
     def _count_pump(self, pumped: Pumped, seconds: float) -> None:
         metrics = self.metrics
         self._handlers.note_pump(pumped)
+        self._autoscaler.note_pump(pumped.decided)
         metrics.pumps.observe(seconds)
         metrics.bugs.inc(len(pumped.bugs))
         for job, events in pumped.decided:

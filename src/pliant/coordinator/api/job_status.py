@@ -149,6 +149,8 @@ def job_status(
         attempt=job.attempt,
         granted=job.granted if job.spec.queue else None,
         granted_why=job.granted_why,
+        advised=job.advised,
+        advised_why=job.advised_why,
         tasks=_task_progress(job),
     )
 

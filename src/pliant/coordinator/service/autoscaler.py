@@ -1,0 +1,44 @@
+"""The leader's advice about the sizes of jobs with `--autoscale`.
+
+What it measures is in its memory only. A new leader measures anew: until then the jobs keep their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pliant.coordinator.service.pump import Service
+from pliant.core.autoscale import JobPace, advise, facts_of
+from pliant.core.messages import Advise, Event, StepsCommitted
+from pliant.core.model.job import Autoscale, Job
+
+
+class Autoscaler:
+    """Call `note_pump` after every pump. Advice is submitted as a command of the service itself."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._paces: dict[str, JobPace] = {}
+
+    def note_pump(self, decided: Iterable[tuple[str, tuple[Event, ...]]]) -> None:
+        """Measure with the events of a pump, and advise where a job's steps were reported."""
+        if not self._service.leads:
+            self._paces = {}
+            return
+        for name, events in decided:
+            found = self._service.job(name)
+            if found is None or found[0].state.ended or found[0].spec.autoscale is Autoscale.OFF:
+                self._paces.pop(name, None)
+            else:
+                self._note(found[0], events)
+
+    def _note(self, job: Job, events: tuple[Event, ...]) -> None:
+        pace = self._paces.setdefault(job.name, JobPace.of(job))
+        for event in events:
+            pace.add(event)
+        facts = facts_of(job)
+        if facts is None or not any(isinstance(event, StepsCommitted) for event in events):
+            return
+        advice = advise(facts, pace)
+        if advice.size not in (facts.target, job.advised):
+            self._service.submit(job.name, Advise(advice.size, advice.why), None)
