@@ -49,6 +49,9 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
         "agent": LazyCommand("pliant.cli.pool.agent:agent", "Lend this machine to many jobs of one coordinator."),
         "audit": LazyCommand("pliant.cli.audit.command:audit", "Verify that every sample was used exactly once."),
+        "autoscale": LazyCommand(
+            "pliant.cli.pool.autoscale:autoscale", "Show the sizes that autoscaling would have chosen for a job."
+        ),
         "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
         "certs": LazyCommand(
             "pliant.cli.coordinator.certs:certs", "Make a CA of your own, and issue, renew and list certificates."

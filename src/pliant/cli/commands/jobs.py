@@ -243,6 +243,12 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
 )
 @click.option("--queue", metavar="NAME", default="", help="Queue of the pool that grants its workers.  [default: none]")
 @click.option("--priority", metavar="N", type=int, default=0, help="In a queue: higher numbers get workers first.")
+@click.option(
+    "--autoscale",
+    type=click.Choice(["off", "advise", "on"]),
+    default="off",
+    help="Choose the number of workers by the job's own speed: on, or advise to see what it would do.",
+)
 @json_option
 @connection_options
 def create(
@@ -255,6 +261,7 @@ def create(
     checkpoint_every: tuple[int, float],
     queue: str,
     priority: int,
+    autoscale: str,
     flags: Flags,
     as_json: bool,
 ) -> None:
@@ -265,7 +272,7 @@ def create(
     """
     from pliant.core.messages import Create
     from pliant.core.model.checkpoint import CheckpointPolicy
-    from pliant.core.model.job import Mode, Target
+    from pliant.core.model.job import Autoscale, Mode, Target
 
     low, high = workers
     spec = JobSpec(
@@ -279,6 +286,7 @@ def create(
         queue=queue,
         priority=priority,
         script=script,
+        autoscale=Autoscale(autoscale),
     )
     with flags.connect() as client:
         done = client.send(name, Create(name, spec))
@@ -295,6 +303,11 @@ def create(
 @click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
 @click.option("--priority", metavar="N", type=int, help="Of a job in a queue: higher numbers get workers first.")
 @click.option("--schedule", metavar="STEP:N,...", type=parse_schedule, help="Workers from a step on, or none.")
+@click.option(
+    "--autoscale",
+    type=click.Choice(["off", "advise", "on"]),
+    help="Choose the number of workers by the job's own speed: on, or advise to see what it would do.",
+)
 @click.option(
     "--wait-limit-s",
     metavar="S",
@@ -332,12 +345,15 @@ def _with_options(
     spares: int | None,
     priority: int | None,
     schedule: Schedule | None,
+    autoscale: str | None,
     wait_limit_s: float | None,
     max_restarts: int | None,
     checkpoint_every: tuple[int, float] | None,
     checkpoint_keep: int | None,
 ) -> JobSpec:
     """Return the settings with the options that were given."""
+    from pliant.core.model.job import Autoscale
+
     low, high = workers or (spec.size_min, spec.size_max)
     steps, seconds = checkpoint_every or (spec.checkpoints.steps, spec.checkpoints.seconds)
     keep = spec.checkpoints.keep if checkpoint_keep is None else checkpoint_keep
@@ -350,6 +366,7 @@ def _with_options(
         spares=spec.spares if spares is None else spares,
         priority=spec.priority if priority is None else priority,
         schedule=spec.schedule if schedule is None else schedule,
+        autoscale=spec.autoscale if autoscale is None else Autoscale(autoscale),
         wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,
         max_restarts=spec.max_restarts if max_restarts is None else max_restarts,
         checkpoints=replace(spec.checkpoints, steps=steps, seconds=seconds, keep=keep),

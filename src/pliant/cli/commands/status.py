@@ -115,6 +115,7 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
         ),
         ("schedule", _describe_schedule(found)),
         ("granted", granted),
+        ("autoscale", _describe_autoscale(found)),
         ("placement", placement),
         ("shards", _describe_tasks(found)),
         ("world", "" if found.tasks else f"generation {job.generation}" if job.generation else "none yet"),
@@ -143,6 +144,12 @@ def _describe_schedule(found: JobStatus) -> str:
     entry = next_entry(schedule, found.job.step)
     then = "no entry is left" if entry is None else f"{count(entry[1], 'worker')} from step {entry[0]}"
     return f"{describe_schedule(schedule)}; next: {then}"
+
+
+def _describe_autoscale(found: JobStatus) -> str:
+    chosen = found.spec.autoscale.value
+    advised = f"; {count(found.advised, 'worker')} advised: {found.advised_why}" if found.advised else ""
+    return "" if chosen == "off" else f"{chosen}{advised}"
 
 
 def _describe_tasks(found: JobStatus) -> str:

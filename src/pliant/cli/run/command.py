@@ -59,6 +59,12 @@ PLIANT_OPTIONS = [
         text="With --queue: jobs with a higher number get workers first.",
     ),
     _option(
+        "--autoscale",
+        type=click.Choice(["off", "advise", "on"]),
+        default="off",
+        text="Choose the number of workers by the job's own speed: on, or advise to see what it would do.",
+    ),
+    _option(
         "--mode",
         type=click.Choice(["auto", "live", "relaunch", "tasks"]),
         default="auto",

@@ -68,6 +68,7 @@ class RunOptions:
     workers: tuple[int, int] | None = None
     target: int | None = None
     schedule: Schedule = ()
+    autoscale: str = "off"
     spares: int = 0
     ps: int = 0
     queue: str | None = None
@@ -152,7 +153,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     """Return the plan. Raise BadInput or click.UsageError for options that cannot be used."""
     from pliant.agent.plan import RunPlan
     from pliant.core.model.checkpoint import CheckpointPolicy
-    from pliant.core.model.job import JobSpec, Target
+    from pliant.core.model.job import Autoscale, JobSpec, Target
 
     options, etcd = apply_etcd(options)
     notes = ignored_flags(options)
@@ -165,8 +166,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     else:
         listen, elsewhere = etcd_endpoint(etcd, options, configured_tls(machine, flags), flags, notes), None
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
-    tls = own_tls(listen, configured_tls(machine, flags))
-    listen = metrics_address(options, listen, elsewhere)
+    tls, listen = own_tls(listen, configured_tls(machine, flags)), metrics_address(options, listen, elsewhere)
     plan = RunPlan(
         job=name,
         spec=JobSpec(
@@ -183,6 +183,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
             queue=options.queue or "",
             priority=options.priority,
             schedule=options.schedule,
+            autoscale=Autoscale(options.autoscale),
         ),
         script=script,
         capacity=sizes.capacity,
