@@ -15,15 +15,18 @@ def listed(page: str) -> dict[str, set[str]]:
     return {package: set(re.findall(r"`(\w+)`", names)) - {"__all__", "exit_code"} for package, names in rows}
 
 
-ADAPTERS = ("pliant.jax", "pliant.keras", "pliant.tensorflow")  # their frameworks are not installed here
+TABLES = ("pliant.jax.tables", "pliant.keras.tables")
+ADAPTERS = ("pliant.jax", "pliant.keras", "pliant.tensorflow", *TABLES)  # their frameworks are not installed here
 
 
 def exported(package: str) -> set[str]:
     """Return `__all__` of a package, from its source if its framework may be missing."""
     if package not in ADAPTERS:
         return set(importlib.import_module(package).__all__)
-    source = (ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
-    return set(ast.literal_eval(source.partition("__all__ = ")[2]))
+    path = ROOT / "src" / package.replace(".", "/")
+    file = path.with_suffix(".py") if package in TABLES else path / "__init__.py"
+    found = file.read_text(encoding="utf-8").partition("__all__ = ")[2].partition("]")[0]
+    return set(ast.literal_eval(found + "]"))
 
 
 def test_every_public_name_exists() -> None:

@@ -20,6 +20,7 @@ from pliant.ps.tables.optimizers import SGD, Adam, Ftrl
 from pliant.ps.tables.rows import buckets_of
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Part, StaleUpdate, TableCopy, Update
+from pliant.train.peer import framing
 
 ME = MemberId("ps-a")
 NUMBER = 3  # of the layout
@@ -125,7 +126,7 @@ def parts(data: bytes) -> tuple[w.Request | w.Reply, list[bytearray]]:
     head, bodies = _list_of(data, 2)
     if not isinstance(bodies, list) or not all(isinstance(each, bytes) for each in bodies):
         raise BadInput("Its bodies are not bytes.")
-    message = w.decode(w._decoder, msgspec.msgpack.encode([head, [len(each) for each in bodies]]))
+    message = framing.decode(w._decoder, msgspec.msgpack.encode([head, [len(each) for each in bodies]]))
     return message.head, [bytearray(each) for each in bodies]
 
 

@@ -10,28 +10,15 @@ for batch in run:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pliant.ps.gradients import Floats, Ids, TableGradients, TableRun
+
 __all__ = ["ServerEmbedding", "ServerVariables", "push_gradients"]
-
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
-
-
-class TableRun(Protocol):
-    """The run of a task queue, as far as tables are concerned."""
-
-    def pull(self, table: str, ids: npt.ArrayLike) -> Floats: ...
-
-    def push(self, gradients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> bool: ...
-
-    def create(self, table: str, ids: npt.ArrayLike, values: npt.ArrayLike) -> None: ...
 
 
 class TableModule(Protocol):
@@ -112,13 +99,8 @@ class ServerVariables:
 
 def push_gradients(run: TableRun, *modules: TableModule) -> bool:
     """Push the gradients of all modules together. Return False if they were too old: compute the batch again."""
-    gradients: dict[str, tuple[npt.ArrayLike, npt.ArrayLike]] = {}
+    found = TableGradients()
     for module in modules:
-        if (found := module.take_gradients()) is None:
-            continue
-        ids, values = found
-        if module.table in gradients:
-            before_ids, before = gradients[module.table]
-            ids, values = np.concatenate([before_ids, ids]), np.concatenate([before, values])
-        gradients[module.table] = (ids, values)
-    return run.push(gradients)
+        if (gradients := module.take_gradients()) is not None:
+            found.add(module.table, *gradients)
+    return found.push(run)

@@ -80,7 +80,7 @@ def cut_two(sim: ServerSimulation, draw: Random) -> bool:
     if len(running) < 2:
         return False
     one = draw.choice(running)
-    others: list[str] = [server.id for server in running if server is not one] + [each.id for each in sim.workers]
+    others = [server.id for server in running if server is not one] + [each.id for each in sim.workers]
     return _cut(sim, one.id, draw.choice(others), draw.choice([1.0, 5.0, 12.0]))
 
 
