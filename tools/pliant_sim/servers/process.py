@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pliant.core.model.names import MemberId
-from pliant_sim.servers.promise import Promise
+from pliant_sim.servers.later import LaterValue
 
 if TYPE_CHECKING:
     from pliant.core.ps.model import BucketLayout
@@ -42,14 +42,14 @@ class SimulatedProcess:
         """Take the newest layout from the coordinator."""
         raise NotImplementedError
 
-    def sleep(self, seconds: float) -> Promise:
-        promise = Promise()
+    def sleep(self, seconds: float) -> LaterValue:
+        promise = LaterValue()
         self.sim.after(seconds, self.act, promise.keep, None)
         return promise
 
-    def request(self, target: MemberId, method: str, *args: object) -> Promise:
+    def request(self, target: MemberId, method: str, *args: object) -> LaterValue:
         """Call a method of another process, which answers through its last argument; None: no answer came."""
-        promise = Promise()
+        promise = LaterValue()
         other = self.sim.servers.get(target)
         if other is not None:
 

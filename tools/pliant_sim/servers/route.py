@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.core.ps.model import BUCKETS
 from pliant.ps.tables.table_copy import Mask
-from pliant_sim.servers.promise import Promise
+from pliant_sim.servers.later import LaterValue
 
 if TYPE_CHECKING:
     from pliant_sim.servers.server import SimulatedServer
@@ -25,12 +25,12 @@ class SimulatedRoute:
         self.mask: Mask = np.zeros(BUCKETS, np.bool_)
         self.broken = False
         self._delivers = source.sim.chance.random() < 0.5  # messages that are on their way when it breaks
-        self._sent: list[Promise] = []  # without an answer
+        self._sent: list[LaterValue] = []  # without an answer
         self._arrives_at = 0.0
 
-    def send(self, kind: str, content: Any) -> Promise:
-        """Return a promise: whether the other server carried it out."""
-        promise = Promise()
+    def send(self, kind: str, content: Any) -> LaterValue:
+        """Return, later, whether the other server carried it out."""
+        promise = LaterValue()
         if self.broken:
             promise.keep(False)
             return promise
@@ -38,11 +38,11 @@ class SimulatedRoute:
         self._in_order(self.target.act, self._arrive, kind, content, promise)
         return promise
 
-    def barrier(self) -> Promise:
-        """Return a promise for everything that was sent so far."""
+    def barrier(self) -> LaterValue:
+        """Return, later, whether everything that was sent so far was carried out."""
         if self._sent:
             return self._sent[-1]
-        promise = Promise()
+        promise = LaterValue()
         promise.keep(not self.broken)
         return promise
 
@@ -71,7 +71,7 @@ class SimulatedRoute:
         self._arrives_at = max(self._arrives_at, sim.now + sim.delay_s()) + 0.0001
         sim.after(self._arrives_at - sim.now, act, *args)
 
-    def _arrive(self, kind: str, content: Any, promise: Promise) -> None:
+    def _arrive(self, kind: str, content: Any, promise: LaterValue) -> None:
         if self.broken and not self._delivers:
             return
         if not self.target.take(self._layout, kind, content):
@@ -79,7 +79,7 @@ class SimulatedRoute:
             return
         self._in_order(self._source.act, self._answered, promise)
 
-    def _answered(self, promise: Promise) -> None:
+    def _answered(self, promise: LaterValue) -> None:
         if promise in self._sent:
             self._sent.remove(promise)
             promise.keep(True)

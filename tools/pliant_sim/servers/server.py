@@ -16,8 +16,8 @@ from pliant.ps.copies import BucketRoles, ServerCopies
 from pliant.ps.tables.rows import Buckets
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Mask, TableCopy, Update
+from pliant_sim.servers.later import LaterValue, Thread, all_of, start_thread
 from pliant_sim.servers.process import SimulatedProcess
-from pliant_sim.servers.promise import Promise, Thread, all_of, start_thread
 from pliant_sim.servers.route import SimulatedRoute
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ REPEAT_S = 2.0
 GROUPS = 3  # a fill copies a third of its buckets at a time
 
 Answer = Callable[[Any], None]
-Fill = Generator[Promise, Any, bool]
+Fill = Generator[LaterValue, Any, bool]
 
 
 class PushAnswer(Enum):

@@ -10,8 +10,8 @@ import numpy as np
 from pliant.core.ps.model import BUCKETS, BucketLayout
 from pliant.ps.tables.rows import Ids, buckets_of
 from pliant.ps.tables.table_copy import UNKNOWN, Mask, Part, Update
+from pliant_sim.servers.later import Thread, all_of, start_thread
 from pliant_sim.servers.process import SimulatedProcess
-from pliant_sim.servers.promise import Thread, all_of, start_thread
 from pliant_sim.servers.server import PushAnswer
 
 if TYPE_CHECKING:

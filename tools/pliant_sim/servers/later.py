@@ -1,4 +1,4 @@
-"""Waits of simulated threads: a thread is a generator that yields promises."""
+"""Waits of simulated threads: a thread is a generator that yields values which come later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 
-class Promise:
+class LaterValue:
     """A value that comes later, once."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Promise:
             self._then.append(act)
 
 
-Thread = Generator[Promise, Any, Any]
+Thread = Generator[LaterValue, Any, Any]
 
 
 def start_thread(thread: Thread, value: Any = None) -> None:
@@ -40,10 +40,10 @@ def start_thread(thread: Thread, value: Any = None) -> None:
     promise.then(lambda found: start_thread(thread, found))
 
 
-def all_of(promises: Iterable[Promise]) -> Promise:
-    """Return a promise of all values, in order."""
+def all_of(promises: Iterable[LaterValue]) -> LaterValue:
+    """Return all values, in order, once they are there."""
     waiting = list(promises)
-    whole = Promise()
+    whole = LaterValue()
 
     def one_kept(_: Any) -> None:
         if all(each.is_kept for each in waiting):
