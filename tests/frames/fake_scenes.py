@@ -7,6 +7,7 @@ import numpy as np
 from frames import fake
 from frames.story import FEATURES, FramePlan, Story, points
 from live.reports import say
+from pliant.train.data.batch_size import BatchSize
 from pliant.train.live.data.tools import Arrays
 from pliant.train.reduce.noise import NoiseScale
 
@@ -23,8 +24,9 @@ def train(plan: FramePlan) -> None:
     x, y = points(plan)
     data = Arrays(x.astype(np.float64), y.astype(np.float64))
     with fake.join() as job:
-        noise = NoiseScale()
-        run = job.train(frame, data, state={"noise": noise}, **plan.arguments)
+        noise, batch = NoiseScale(), BatchSize()
+        state = {"noise": noise, "batch": batch} if plan.batches else {"noise": noise}
+        run = job.train(frame, data, state=state, **plan.arguments)
         say(joined=True)
         for x, y in run:
             story.at("forward", run)
@@ -32,6 +34,8 @@ def train(plan: FramePlan) -> None:
             run.log(loss=loss)
             story.at("backward", run)
             if run.step(grads):
+                for wanted in [to for step, to in plan.batches if step == run.step_number]:
+                    batch.set(wanted)
                 story.stepped(run)
                 if plan.evaluate and run.step_number % 10 == 0:
                     totals = run.evaluate(sums, data, batch_size=7)

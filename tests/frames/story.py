@@ -36,6 +36,7 @@ class FramePlan:
     evaluate: bool = False
     warm: bool = True
     double: bool = False
+    batches: list[list[int]] = field(default_factory=list)  # [step, batch]: after that step, set that batch
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 
 from frames import fake, fake_scenes
 from frames.story import FEATURES, FramePlan, points
-from live.crowd import Crowd, ForkServer
+from live.crowd import JOB, Crowd, ForkServer
+from pliant.cli.audit.command import _audit
 
 SMALL: dict[str, Any] = {"samples": 45, "batch": 8, "epochs": 5}  # 30 steps, of which every sixth has 5 samples
 
@@ -62,6 +63,23 @@ def test_deterministic_bits_are_equal_alone_with_two_three_and_after_kills(
         assert crowd.audit().code == 0
     assert ends[0]["digest"] == bits  # the noise scale is part of it
     assert ends[0]["noise"]["measured"] == 30
+
+
+def test_a_changing_batch_has_the_same_bits_alone_and_after_a_kill(
+    home: Path, fakes: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {**SMALL, "slots": 4, "deterministic": True, "batches": [[3, 12], [9, 6]]}
+    first = alone(monkeypatch, **plan)
+    with Crowd(home, fakes, target=2, size_min=1, **plan) as crowd:
+        a, b = crowd.start(2)
+        a.reached(7)
+        b.kill()
+        ends = crowd.finished(a, crowd.join())
+        _, found = _audit(crowd.client, JOB)
+    assert ends[0]["digest"] == first["digest"]
+    assert ends[0]["noise"] == first["noise"]
+    assert (found.ok, found.samples, found.steps) == (True, 225, ends[0]["noise"]["measured"])
+    assert found.steps != 30  # with one batch
 
 
 def test_everybody_is_killed_and_the_job_resumes_from_its_checkpoint(home: Path, fakes: ForkServer) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from pliant.core.data.grid import Changes
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Job, JobState
@@ -83,6 +84,7 @@ class ViewDelta:
     save_steps: int = 0
     layout: BucketLayout | int | None = None  # a number: the one that the member has
     table_history: int = 0
+    changes: Changes = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def view_delta(before: View | None, after: View) -> ViewDelta:
         save_steps=after.save_steps,
         layout=_layout_since(before, after),
         table_history=after.table_history,
+        changes=after.changes,
     )
 
 
@@ -236,6 +239,7 @@ def apply_update(before: View | None, update: ViewUpdate) -> View:
         spare_why=update.spare_why,
         layout=_layout(change.layout, before),
         table_history=change.table_history,
+        changes=change.changes,
     )
 
 

@@ -6,8 +6,9 @@ store, or the refusal. The others return the refusal, or None.
 
 from __future__ import annotations
 
-from pliant.core.data.grid import BATCH_MAX
-from pliant.core.data.ledger import LedgerLine, can_follow
+from pliant.core.data.grid import BATCH_MAX, Grid
+from pliant.core.data.ledger import LedgerLine, can_follow, with_changes_of
+from pliant.core.data.sample_order import Cursor
 from pliant.core.messages import Code, Create, Join, Rejection
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.fingerprint import Fingerprint
@@ -219,4 +220,20 @@ def fresh_lines(job: Job, lines: tuple[LedgerLine, ...], world: World) -> tuple[
         if line.next_batch and not job.slots <= line.next_batch < BATCH_MAX:
             why = f"step {head.step} agreed on a batch of {line.next_batch}, which {job.slots} slots cannot share"
             return Rejection(Code.BAD, why)
+    if job.terms is not None and job.terms.grid.changes and (wrong := _wrong_start(job.terms.grid, fresh)):
+        return Rejection(Code.MISMATCH, wrong)
     return fresh
+
+
+def _wrong_start(grid: Grid, lines: tuple[LedgerLine, ...]) -> str:
+    """Return which of these lines does not start where the last one ended; empty if all do.
+
+    The batch has changed before, so a member that does not know of it would read other samples.
+    """
+    for line in lines:
+        step = line.lineage.step
+        start = grid.cursor(step) if step <= grid.total_steps else None
+        if start != Cursor(line.epoch, line.position):
+            return f"step {step} does not start where step {step - 1} ended"
+        grid = with_changes_of(grid, (line,))
+    return ""

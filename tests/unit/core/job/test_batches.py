@@ -5,6 +5,7 @@ from dataclasses import replace
 from pliant.core import messages as m
 from pliant.core.data.grid import BATCH_MAX, change_batch
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_digest, make_line
+from pliant.core.data.sample_order import Cursor
 from pliant.core.messages import Code
 from pliant.core.model.job import Job, JobState, Terms
 from pliant.core.model.view import view_of
@@ -75,6 +76,19 @@ def test_a_batch_that_the_slots_cannot_share_is_refused() -> None:
     for batch in (GRID.slots - 1, BATCH_MAX):
         line = make_line(GENESIS, 1, 1, GRID.cursor(1), 10, 1, 0, batch)
         assert refused(job, m.Report(A, 0, 1, (line,))).code is Code.BAD
+
+
+def test_after_a_change_a_line_must_start_where_the_last_one_ended() -> None:
+    job = reported(running(2), 3)
+    digest = expected_digest(GRID, ORDER, 4)
+    fourth = make_line(job.durable, 1, 4, GRID.cursor(4), 10, digest)  # of a member that does not know of the change
+    assert made(job, m.Report(A, 0, 1, (fourth,)))  # the cursor is the same, the batch is not: the audit tells
+    wrong = make_line(fourth.lineage, 1, 5, Cursor(0, 40), 10, digest)
+    refusal = refused(job, m.Report(A, 0, 1, (fourth, wrong)))
+    assert (refusal.code, refusal.why) == (Code.MISMATCH, "step 5 does not start where step 4 ended")
+    job = reported(job, 4)
+    beyond = make_line(lines(job.durable, 1)[0].lineage, 1, 9, Cursor(2, 0), 10, digest)
+    assert refused(job, m.Report(A, 0, 1, (*lines(job.durable, 1), beyond))).code is Code.MISMATCH
 
 
 def test_a_member_joins_with_the_first_batch_and_the_record_keeps_the_changes() -> None:
