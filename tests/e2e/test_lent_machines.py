@@ -65,7 +65,7 @@ def test_an_urgent_job_takes_slots_of_lent_machines_and_returns_them(
                 all_gone(processes, agent.home)
         assert (seen.over, seen.crowded) == ([], [])
         assert seen.looks > 20
-        assert client.pool().pool == Pool(0, is_lent=True)
+        wait_for(lambda: client.pool().pool == Pool(0, is_lent=True), "a pool without machines")
         for job in ("low", "high"):
             assert audited(at, job) == (True, 0, 0)
     lines = [*one.lines, *two.lines]

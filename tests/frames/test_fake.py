@@ -78,7 +78,7 @@ def test_a_changing_batch_has_the_same_bits_alone_and_after_a_kill(
         _, found = _audit(crowd.client, JOB)
     assert ends[0]["digest"] == first["digest"]
     assert ends[0]["noise"] == first["noise"]
-    assert (found.ok, found.samples, found.steps) == (True, 225, ends[0]["noise"]["measured"])
+    assert (found.ok, found.samples, found.steps) == (True, 225, 34)  # 4 of 8, 6 of 12, and 24 of 6 samples at most
     assert found.steps != 30  # with one batch
 
 
