@@ -21,7 +21,7 @@ KUBE_RUN    = -m 'not long' tests/kube/api
 # Without SEED the property tests draw the same examples every time; with it, others.
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 # Some tests take a hundred times as long as others: idle processes take over tests from busy ones.
-SHARED := $(PYTEST) --dist worksteal
+SHARED := $(PYTEST) --dist worksteal --durations=20
 # Tests with real processes and clocks share the processors with others. One that fails is run once more, alone. Both
 # results are printed, and a second failure is final, as is a failure without a failed test.
 ALONE := $(PYTEST) --exitfirst --last-failed --last-failed-no-failures=none
