@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @json_option
 @connection_options
 def autoscale(job: str | None, is_replay: bool, flags: Flags, as_json: bool) -> None:
-    """Show the sizes that autoscaling would have chosen for a job, from its recorded history.
+    """Show the sizes that autoscaling would have chosen for a job.
 
-    The history has the sizes that the job really had, so advice after the first one tells what autoscaling would do at
-    these sizes. The job needs no --autoscale.
+    It reads the recorded history, which has the sizes that the job really had, so advice after the first one tells
+    what autoscaling would do at these sizes. The job needs no --autoscale.
     """
     if not is_replay:
         raise click.UsageError("Pass --replay to go through the recorded history. `pliant jobs set` turns it on.")
