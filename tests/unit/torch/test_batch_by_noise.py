@@ -49,6 +49,7 @@ def trained(*, changes: bool) -> tuple[float, int, set[int]]:
     return float((model(x).argmax(1) == y).float().mean()), run.total_steps, batches
 
 
+@pytest.mark.long
 def test_the_same_accuracy_in_fewer_steps() -> None:
     fixed, steps, _ = trained(changes=False)
     changed, fewer, batches = trained(changes=True)
