@@ -61,6 +61,7 @@ def share(tmp_path: Path, name: str, steps: int, urgent_steps: int, pace_s: floa
     return digests(low.lines), digests(high.lines)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_urgent_job_takes_workers_from_another_and_returns_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

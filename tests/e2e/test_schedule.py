@@ -44,6 +44,7 @@ def wants(run: Launched, size: int) -> bool:
     return found is not None and found.job.target == size
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_size_follows_the_schedule_through_a_killed_coordinator_a_resize_and_a_restart(tmp_path: Path) -> None:
     script, go = tmp_path / "train.py", tmp_path / "go"

@@ -71,7 +71,7 @@ def _folded(events: list[Event]) -> Goodput:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=SEEDS)
 def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledgers(seed: int) -> None:
     sim = _live(seed)
