@@ -79,9 +79,9 @@ class Launched:
         wait_for(lambda: self.output.count(text) >= times or not self._reader.is_alive(), text)
         assert self.output.count(text) >= times, f"{text!r} was not printed:\n{self.output}"
 
-    def ended(self) -> int:
+    def ended(self, patience_s: float = ENDS_S) -> int:
         """Wait for its end; the exit status."""
-        status = self.process.wait(ENDS_S)
+        status = self.process.wait(patience_s)
         self._reader.join(ENDS_S)
         assert self.process.stdout is not None
         self.process.stdout.close()

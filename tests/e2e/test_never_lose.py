@@ -90,8 +90,9 @@ def test_a_save_on_a_slow_disk_begins_early_enough_after_sigterm(tmp_path: Path,
         wait_for(lambda: step(run) > 20, "some steps", 60)
         run.signal(signal.SIGTERM)
         assert run.ended() == 143, run.output
-    first, *_, last = [int(found) for found in re.findall(r"checkpoint saved: step (\d+)", run.output)]
-    assert resumes_at(run) == last > first  # saved at once, and again after training on for most of the grace period
+    saved = [int(found) for found in re.findall(r"checkpoint saved: step (\d+)", run.output)]
+    assert saved == sorted(set(saved))  # at once, and where time allows again, after most of the grace period
+    assert resumes_at(run) == saved[-1]
 
 
 def test_a_cancelled_job_saves_what_its_workers_hold(tmp_path: Path, script: Path) -> None:
