@@ -50,12 +50,12 @@ class SharedRequest:
 
 @dataclass(frozen=True, slots=True)
 class SharedPreface:
-    """The donor's ledger lines that are not durable yet, the tree, and the copy: its handle and its ticket."""
+    """The donor's ledger lines that are not durable yet, the tree, and the copy: its handle and its id."""
 
     lines: tuple[LedgerLine, ...]
     tree: bytes
     handle: bytes
-    ticket: str
+    copy_id: str
 
 
 class HeldCopies:
@@ -69,16 +69,16 @@ class HeldCopies:
         self._released: list[SharedCopy] = []
 
     def hold(self, copy: SharedCopy) -> str:
-        """Hold a copy until it is released, or for a limited time. Return the ticket to release it with."""
-        ticket = secrets.token_hex(8)
+        """Hold a copy until it is released, or for a limited time. Return the id to release it with."""
+        copy_id = secrets.token_hex(8)
         with self._lock:
-            self._copies[ticket] = (copy, self._now() + self._held_s)
-        return ticket
+            self._copies[copy_id] = (copy, self._now() + self._held_s)
+        return copy_id
 
-    def release(self, ticket: str) -> bool:
+    def release(self, copy_id: str) -> bool:
         """Release a copy. Return whether it was still held: if not, what was read of it is worth nothing."""
         with self._lock:
-            held = self._copies.pop(ticket, None)
+            held = self._copies.pop(copy_id, None)
             if held is not None:
                 self._released.append(held[0])
         return held is not None
@@ -89,8 +89,8 @@ class HeldCopies:
             return
         now = self._now()
         with self._lock:
-            late = [ticket for ticket, (_, until) in self._copies.items() if now >= until]
-            dropped = [*self._released, *(self._copies.pop(ticket)[0] for ticket in late)]
+            late = [copy_id for copy_id, (_, until) in self._copies.items() if now >= until]
+            dropped = [*self._released, *(self._copies.pop(copy_id)[0] for copy_id in late)]
             self._released.clear()
         for copy in dropped:
             copy.close()

@@ -254,7 +254,7 @@ class StateDownload:
             try:
                 contents = memory.read(preface.handle, leaf_sizes(preface.tree))
             finally:
-                is_held = self._release(donor, preface.ticket)
+                is_held = self._release(donor, preface.copy_id)
             if not is_held:
                 raise PeerLost(f"{donor} dropped its copy before it was read")
         except (RequestRefused, OSError) as error:
@@ -268,8 +268,8 @@ class StateDownload:
         self._contents = dict(enumerate(contents))
         self._stripe_received(0, (head.lineage, head.state, preface.tree), preface.lines)
 
-    def _release(self, donor: MemberId, ticket: str) -> bool:
-        sent = msgspec.msgpack.encode(ticket)
+    def _release(self, donor: MemberId, copy_id: str) -> bool:
+        sent = msgspec.msgpack.encode(copy_id)
         with self._peers.request(self.generation, donor, RELEASE, sent, self._stop) as answer:
             return decode_head(answer.head, bool)
 

@@ -244,13 +244,13 @@ def test_a_copy_that_no_joiner_releases_is_dropped_after_a_while() -> None:
     held = HeldCopies(held_s=30.0, now=lambda: now[0])
     copy = memory.copy([bytearray(b"x")])
     assert copy is not None
-    ticket = held.hold(copy)
+    copy_id = held.hold(copy)
     held.drop()
     assert memory.copies
     now[0] = 30.0
     held.drop()
     assert memory.copies == {}
-    assert not held.release(ticket)
+    assert not held.release(copy_id)
 
 
 def test_a_released_copy_is_dropped_by_the_thread_that_trains() -> None:
