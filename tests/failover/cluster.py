@@ -103,6 +103,7 @@ class Cluster:
         self.urls = [each.url for each in self.coordinators]
         self._agent_hosts = [lab.add(f"agent{n}", 30 + n, WORK_NET) for n in range(1, AGENTS + 1)]
         self.agents: list[subprocess.Popen[bytes]] = []
+        self._compacted = 0  # the newest revision of etcd that was compacted
         self._observer: Client | None = None  # one that knows which coordinators are silent
 
     def __enter__(self) -> Cluster:
@@ -184,12 +185,20 @@ class Cluster:
         return found
 
     def compact_etcd(self) -> int:
-        """Compact all history of etcd, and defragment every member. Return the revision that was compacted."""
-        newest = int(self.ask_etcd(self.etcd[0], "/v3/kv/range", {"key": "AA=="})["header"]["revision"])
+        """Compact all history of etcd, and defragment every member. Return the revision that was compacted.
+
+        etcd refuses to compact a revision twice, so this waits for a write since the last call.
+        """
+        self.until(lambda: self._newest_revision() > self._compacted, "a write since the last compaction")
+        newest = self._newest_revision()
         self.ask_etcd(self.etcd[0], "/v3/kv/compaction", {"revision": newest, "physical": True})
+        self._compacted = newest
         for host in self.etcd:
             self.ask_etcd(host, "/v3/maintenance/defragment", {})
         return newest
+
+    def _newest_revision(self) -> int:
+        return int(self.ask_etcd(self.etcd[0], "/v3/kv/range", {"key": "AA=="})["header"]["revision"])
 
     def hurry(self) -> None:
         """Let the training run to its end without pauses."""
