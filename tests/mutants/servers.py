@@ -115,6 +115,18 @@ SERVERS = (
         ),
     ),
     Planted(
+        "a backup leaves before its primary has reported",
+        "servers: acknowledged pushes",
+        "A server drains while the only other one is lost without the coordinator's knowledge.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "            may_go = new is None and at in self._confirmed\n",
+                "            may_go = new is None\n",
+            ),
+        ),
+    ),
+    Planted(
         "buckets that stay where they were",
         "servers: convergence",
         "A server that was added receives no bucket.",

@@ -16,6 +16,7 @@ from pliant_sim.servers.server import SimulatedServer
 from pliant_sim.servers.world import ServerSetting, ServerSimulation, setting_for
 
 FRESH = (1_000, 1_001, 1_003)
+KEPT = {77: "a server drains while the only other one was killed a moment ago"}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,11 @@ def results() -> list[Result]:
 
 def test_no_schedule_breaks_a_promise(results: list[Result]) -> None:
     assert [(result.seed, result.complaints[0]) for result in results if result.complaints] == []
+
+
+@pytest.mark.parametrize("seed", KEPT, ids=lambda seed: f"{seed}: {KEPT[seed]}")
+def test_a_schedule_that_failed_once_does_not_fail_again(seed: int) -> None:
+    assert run_servers(seed).complaints == ()
 
 
 def test_schedules_are_eventful(results: list[Result]) -> None:

@@ -75,7 +75,8 @@ class ServerChecks:
             filled = was.incoming if was.primary in before.copied else None
             known = {name for name in (was.primary, was.backup, filled) if name is not None}
             good = {name for name in known & alive if whole[name][bucket]}
-            if good and not good & {now.primary, now.backup}:
+            confirmed = now.primary == was.primary and was.primary in before.copied and was.backup in old.leaving
+            if good and not good & {now.primary, now.backup} and not confirmed:
                 self.complain(f"layout {after.number} drops {sorted(good)}, the live copies of bucket {bucket}")
             elif good and now.primary in alive and now.primary not in good:
                 self.complain(f"layout {after.number}: bucket {bucket} is without acknowledged pushes on {now.primary}")

@@ -223,7 +223,7 @@ class ServerSimulation(Timeline):
         """Break a stream of a server that has just reported its copies as filled, if a fault asked for that."""
         if self.breaks_next:
             self.breaks_next = False
-            server.routes[self.chance.choice(roles.receivers())].break_now()
+            server.routes[self.chance.choice(roles.receivers() or roles.backups())].break_now()
 
     def _keep_up(self) -> None:
         """Start servers until as many run as are wanted, as agents do."""

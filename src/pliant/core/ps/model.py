@@ -61,9 +61,18 @@ class BucketLayout:
         return BucketCopies(primary, backup, incoming, bucket in self.replaces_primary)
 
     def fillers(self) -> frozenset[MemberId]:
-        """Return the primaries that fill an incoming copy."""
-        pairs = zip(self.primary, self.incoming, strict=True)
-        return frozenset(self.servers[primary].id for primary, incoming in pairs if incoming != NONE)
+        """Return the primaries that must report: they fill an incoming copy, or their backup waits to leave.
+
+        A backup that leaves, and that no server replaces, stays until its primary has shown that it lives and has
+        every row.
+        """
+        leaving = {at for at, server in enumerate(self.servers) if server.id in self.leaving}
+        rows = zip(self.primary, self.backup, self.incoming, strict=True)
+        return frozenset(
+            self.servers[primary].id
+            for primary, backup, incoming in rows
+            if incoming != NONE or (backup in leaving and primary not in leaving)
+        )
 
     def holds(self, server: MemberId) -> bool:
         """Return whether a server has, or receives, a copy of any bucket."""
@@ -82,7 +91,7 @@ class ServerTable:
     """The parameter servers of a job.
 
     `history` is the attempt of the job with which the tables began. `copied` are the primaries that have filled all
-    incoming copies of the current layout.
+    incoming copies of the current layout, and whose backups keep up.
     """
 
     history: int

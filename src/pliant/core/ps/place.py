@@ -1,7 +1,9 @@
 """Decide which server holds which bucket.
 
 A layout follows from the one before with few moves. A lost primary is replaced by its backup at once. A copy that is
-missing, or lies on a server that leaves, is filled on the server with the fewest. Then buckets move until all servers
+missing, or lies on a server that leaves, is filled on the server with the fewest. If there is no such server, a backup
+that leaves is dropped once its primary has reported: until then the primary may be lost without the coordinator's
+knowledge. Then buckets move until all servers
 have the same number of primaries and of backups, give or take one. No bucket has both copies on one server.
 """
 
@@ -40,7 +42,7 @@ def next_placement(
     ]
     lost = sum(was != NONE and bucket.primary is None for was, bucket in zip(layout.primary, buckets, strict=True))
     if staying:
-        _Balance(buckets, staying).run()
+        _Balance(buckets, staying, _confirmed(table)).run()
     made = _layout(number, tuple(servers), leaving, buckets)
     if replace(made, number=layout.number) == layout:
         return None
@@ -70,12 +72,22 @@ def _without_lost(bucket: BucketCopies, alive: Collection[MemberId], leaving: Co
     return BucketCopies(primary, backup, incoming, bucket.replaces_primary and incoming is not None)
 
 
+def _confirmed(table: ServerTable) -> frozenset[int]:
+    """Return the buckets whose backup leaves, and whose primary has reported in this layout that it has every row."""
+    layout = table.layout
+    leaving = {at for at, server in enumerate(layout.servers) if server.id in layout.leaving}
+    reported = {at for at, server in enumerate(layout.servers) if server.id in table.copied}
+    rows = enumerate(zip(layout.primary, layout.backup, strict=True))
+    return frozenset(bucket for bucket, (primary, backup) in rows if primary in reported and backup in leaving)
+
+
 class _Balance:
     """Change `buckets` until every bucket has, or receives, two copies on servers that stay, evenly spread."""
 
-    def __init__(self, buckets: list[BucketCopies], staying: list[MemberId]) -> None:
+    def __init__(self, buckets: list[BucketCopies], staying: list[MemberId], confirmed: Collection[int]) -> None:
         self._buckets = buckets
         self._staying = staying
+        self._confirmed = confirmed  # buckets
         self._primaries = dict.fromkeys(staying, 0)  # as they will be once all copies are filled
         self._backups = dict.fromkeys(staying, 0)
 
@@ -121,8 +133,9 @@ class _Balance:
             self._set(at, replace(bucket, incoming=new, replaces_primary=True))
         elif bucket.backup not in self._backups:
             new = self._least(self._backups, bucket.primary)
-            backup = bucket.backup if new is not None else None  # one that leaves need not wait for a server to come
-            self._set(at, replace(bucket, backup=backup, incoming=new))
+            # A backup that leaves need not wait for a server to come, only for its primary.
+            may_go = new is None and at in self._confirmed
+            self._set(at, replace(bucket, backup=None if may_go else bucket.backup, incoming=new))
 
     def _even_primaries(self) -> None:
         for at, bucket in enumerate(self._buckets):

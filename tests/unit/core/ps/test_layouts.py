@@ -92,8 +92,35 @@ def test_the_last_but_one_server_may_leave_without_a_replacement() -> None:
     fleet = Fleet()
     fleet.settle(A, B)
     fleet.tell(m.Drain(B, 30, "maintenance"))
+    assert fleet.primaries()[A] == BUCKETS
+    fleet.fill()
     assert not fleet.layout.holds(B)
     assert fleet.primaries()[A] == BUCKETS
+
+
+def test_a_server_that_drains_keeps_its_copies_until_the_other_one_has_reported() -> None:
+    fleet = Fleet()
+    fleet.settle(A, B)
+    fleet.tell(m.Drain(B, 30, "maintenance"))
+    assert fleet.backups()[B] == BUCKETS
+    events = fleet.kill(A)  # it was gone before the drain, and the coordinator did not know
+    changed = next(event for event in events if isinstance(event, p.LayoutChanged))
+    assert changed.lost == 0
+    assert fleet.primaries()[B] == BUCKETS
+    fleet.settle(C)
+    assert fleet.primaries()[C] == BUCKETS
+    assert not fleet.layout.holds(B)
+
+
+def test_a_server_that_comes_meanwhile_receives_the_copies_of_the_one_that_drains() -> None:
+    fleet = Fleet()
+    fleet.settle(A, B)
+    fleet.tell(m.Drain(B, 30, "maintenance"))
+    fleet.serve(C)
+    assert fleet.backups()[B] == fleet.moving() == BUCKETS
+    fleet.fill()
+    assert fleet.primaries()[A] + fleet.primaries()[C] == BUCKETS
+    assert not fleet.layout.holds(B)
 
 
 def test_servers_that_all_drain_keep_their_buckets() -> None:
