@@ -30,7 +30,8 @@ class ParquetFile(RecordFile):
             import pyarrow.parquet
         self._bad = (pyarrow.ArrowException, OSError, ValueError)
         try:
-            self._file = pyarrow.parquet.ParquetFile(Seekable(source))
+            self._reads = FirstRead(source)
+            self._file = pyarrow.parquet.ParquetFile(self._reads)
             sizes = [self._file.metadata.row_group(at).num_rows for at in range(self._file.num_row_groups)]
         except self._bad as error:
             raise source.damaged(0, f"this is no Parquet file, or damaged: {error}") from error
@@ -42,6 +43,7 @@ class ParquetFile(RecordFile):
         self._columns = None if columns is None else list(columns)
         self._starts: tuple[int, ...] = (0, *accumulate(sizes))
         self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._offsets: dict[int, int] = {}  # of the row groups that were read, in the file
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -57,21 +59,35 @@ class ParquetFile(RecordFile):
         try:
             rows: list[dict[str, Any]] = self._group(group).slice(begin, count).to_pylist()
         except self._bad as error:
-            offset = self._offset_of(group)
-            raise self._source.damaged(offset, f"row group {group} cannot be read: {error}") from error
+            raise self._source.damaged(self._offsets[group], f"row group {group} cannot be read: {error}") from error
         if len(rows) != count:
-            raise self._source.damaged(self._offset_of(group), f"row group {group} is shorter than its head says")
+            raise self._source.damaged(self._offsets[group], f"row group {group} is shorter than its head says")
         return rows
 
     def _group(self, number: int) -> Any:
         if number in self._groups:
             self._groups.move_to_end(number)
         else:
-            self._groups[number] = self._file.read_row_group(number, columns=self._columns)
+            self._reads.first = None
+            try:
+                self._groups[number] = self._file.read_row_group(number, columns=self._columns)
+            finally:
+                self._offsets[number] = self._reads.first or 0
             if len(self._groups) > KEPT:
                 self._groups.popitem(last=False)
         return self._groups[number]
 
-    def _offset_of(self, group: int) -> int:
-        head = self._file.metadata.row_group(group)
-        return int(head.column(0).data_page_offset) if head.num_columns else 0
+
+class FirstRead(Seekable):
+    """A file that keeps the offset of the first read since `first` was None.
+
+    It tells where a damaged row group begins. pyarrow's metadata of columns tell it too, and end the process if they are
+    damaged themselves.
+    """
+
+    first: int | None = None
+
+    def readinto(self, buffer: Any) -> int:
+        if self.first is None:
+            self.first = self.tell()
+        return super().readinto(buffer)

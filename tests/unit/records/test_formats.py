@@ -1,9 +1,11 @@
 """Files of each format, read as other programs wrote them, whole and damaged."""
 
 import gzip
+import itertools
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +290,17 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "c.parquet")
     with pytest.raises(BadInput, match="has no column y; it has x"):
         open_records(tmp_path / "c.parquet", columns=["y"])
+
+
+def test_a_flipped_bit_of_a_parquet_schema_never_ends_the_process(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": list(range(40)), "text": ["row"] * 40}), tmp_path / "a.parquet", compression="none")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    schema = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for at, bit in itertools.product(range(schema, schema + 40), range(8)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << bit
+        with suppress(BadInput):
+            list(open_records(put(tmp_path / "b.parquet", bytes(flipped))).read())
 
 
 @pytest.mark.parametrize(("suffix", "pack"), list(written.PACKERS.items()))
