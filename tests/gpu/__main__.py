@@ -7,6 +7,8 @@
     bits          deterministic training with 1, 2 and 3 workers, and through a kill
     transfer      workers that join a model of 10^9 parameters with momentum, 8 GB: pause and GB a second
     reconfigure   100 joins and leaves: descriptors, threads and memory of the workers that stay
+    floor         without Pliant: the pause that a process causes for others when it begins or ends, and the host memory
+                  that each process group of NCCL keeps
 
 Each part prints one line of JSON when it ends, and takes less than eight minutes on one H200. With fewer GPUs than
 workers, NCCL must be 2.29 or newer, and NCCL_MULTI_RANK_GPU_ENABLE=1 set. --device cpu tries the same scripts with tiny
@@ -34,6 +36,7 @@ import click
 import torch
 
 from e2e.running import wait_for
+from gpu.floor import floor
 from gpu.job import HERE, PATIENCE_S, PLIANT, environment, running
 from gpu.models import mlp_parameters
 from gpu.reconfigure import broken_by, reconfigure
@@ -216,6 +219,7 @@ PARTS: dict[str, Callable[[Campaign], dict[str, Any]]] = {
     "bits": bits,
     "transfer": transfer,
     "reconfigure": reconfigurations,
+    "floor": lambda campaign: floor(campaign.device),
     "overhead": overhead,
 }
 

@@ -26,6 +26,7 @@ from pliant.credentials import read_token
 HERE = Path(__file__).parent
 PLIANT = (sys.executable, "-c", "from pliant.cli.main import main; main()")  # also without an installed command
 PATIENCE_S = 240.0
+FIRST_STEPS = 5  # of a new world, which belong to the change
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -124,18 +125,27 @@ class Job:
         since = time.time()
         act()
         self.until_size(size, since)
-        return round(self._longest_pause_s(since, size), 3)
+        found: list[float] = []
 
-    def _longest_pause_s(self, since: float, size: int) -> float:
-        """Return the longest time between two steps of one member, from `since` to its first step in the new world."""
-        pauses = [0.0]
+        def are_through() -> bool:
+            self._require_running()
+            found[:] = self._pauses_s(since, size)
+            return bool(found)
+
+        wait_for(are_through, f"the first steps of {self.name} in a world of {size}", PATIENCE_S)
+        return round(max(found), 3)
+
+    def _pauses_s(self, since: float, size: int) -> list[float]:
+        """Return the times between two steps of each member that stays, from `since` through its first steps in the
+        new world, where it may wait for a joiner. Empty until a member has made these."""
+        pauses: list[float] = []
         for steps in self.steps().values():
             entered = next((at for at, step in enumerate(steps) if step.at > since and step.size == size), None)
-            if entered is None or steps[0].at > since:
-                continue  # it left, or joined in this change
-            around = [step.at for step in steps[: entered + 1]]
+            if entered is None or steps[0].at > since or len(steps) < entered + FIRST_STEPS:
+                continue  # it left, joined in this change, or is not through
+            around = [step.at for step in steps[: entered + FIRST_STEPS]]
             pauses += [after - before for before, after in pairwise(around) if after > since]
-        return max(pauses)
+        return pauses
 
     # ----------------------------------------------------------------------------------------------------- end
 
