@@ -62,6 +62,7 @@ class Plan:
     nested: bool = False
     evaluate: bool = False
     hold_at: int | None = None  # post-step, wait for the file `go`
+    hold_first: bool = False  # within the first item, wait for the file `go`
     lr_of: float | None = None  # set by hand after step 3
     deterministic: bool = False
     averages: bool = False  # train a model of its own, by model averaging
@@ -318,6 +319,10 @@ def train(plan: Plan) -> None:
 
         def body(x: Tensor, y: Tensor) -> bool:
             faults.step = run.step_number
+            if plan.hold_first:
+                plan.hold_first = False
+                say(first_item=run.step_number)
+                wait_for_file(plan, "go")
             found = model(x) if own is None else own(x)
             loss, words = word_loss(found, y) if y.ndim == 2 else (cross_entropy(found, y), None)
             faults.at("forward")

@@ -45,3 +45,29 @@ def test_members_join_and_leave_in_the_middle(home: Path, fork_server: ForkServe
         assert ends[0]["weights"] == pytest.approx(weights_without_pliant(), abs=1e-9)
         assert [each["step"] for each in b.steps] == list(range(b.steps[0]["step"], 101))
         assert b.steps[0]["step"] > 1
+
+
+def test_the_others_train_on_while_a_worker_computes_its_first_item(home: Path, fork_server: ForkServer) -> None:
+    """The first item of a process takes long: kernels are loaded, or torch.compile compiles."""
+    with Crowd(home, fork_server, target=2) as crowd:
+        (a,) = crowd.start(1)
+        a.reached(1)
+        b = crowd.join(hold_first=True)
+        b.tells("first_item")
+        a.reached(a.steps[-1]["step"] + 5)
+        assert [line.id for line in crowd.status.members] == [a.name]
+        crowd.go()
+        a.in_world_of(2)
+        ends = crowd.finished(a, b)
+        assert ends[0]["weights"] == pytest.approx(weights_without_pliant(), abs=1e-9)
+        assert crowd.audit().code == 0
+
+
+def test_a_script_that_leaves_its_loop_in_the_first_item_joins_to_say_so(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
+        (a,) = crowd.start(1)
+        a.reached(1)
+        b = crowd.join(leave_backward=1)
+        assert b.ended() == 1
+        assert "left" in b.log
+        crowd.finished(a)

@@ -66,6 +66,8 @@ def device() -> torch.device:
 class TrainingJob(LiveJob):
     """This worker's membership in a job. It ends with the `with` block."""
 
+    warms_up = True
+
     def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
         super().__init__(found, worker)
         self._device = torch.device("cpu")

@@ -86,6 +86,10 @@ class MemberLink:
         self._client.about(patience_s=JOIN_PATIENCE_S)
         return self._client.job(self._job).created_at
 
+    def is_training(self) -> bool:
+        """Return whether the job trains at this moment."""
+        return self._client.job(self._job).job.state is JobState.RUNNING
+
     def join(self, command: Join | JoinTasks | JoinServers) -> None:
         """Return once this worker is a member. Raises the coordinator's refusal."""
         try:

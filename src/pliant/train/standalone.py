@@ -89,6 +89,10 @@ class StandaloneCoordinator:
         self._closing = threading.Event()
         self._decide(Create(job, spec))
 
+    def is_training(self) -> bool:
+        """Return False: no other member can be training."""
+        return False
+
     def join(self, command: Join) -> None:
         self._agent = command.agent
         self._decide(command)

@@ -111,6 +111,7 @@ class LiveJob(ABC):
     """This worker's membership in a job. It ends with the `with` block."""
 
     open: ClassVar[LiveJob | None] = None  # the job that trains in this process
+    warms_up: ClassVar[bool] = False  # whether a worker computes an item before it joins a job that trains already
 
     def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
         self._settings = found
@@ -123,6 +124,7 @@ class LiveJob(ABC):
         self._run: LiveRun | None = None
         self._loop: Loop | None = None
         self._session: Session | None = None
+        self._link: MemberLink | StandaloneCoordinator | None = None
         self._indices: SampleIndices | None = None
         self._peers: PeerServer | None = None
         self._peer_values = PeerValues()
@@ -243,7 +245,7 @@ class LiveJob(ABC):
     def _connect(
         self, terms: Terms, state_lock: StateLock, state: LiveState, checkpoints: MemberCheckpoints
     ) -> Session:
-        link = self._open_link(checkpoints)
+        link = self._link = self._open_link(checkpoints)
         shared_memory = state.shared_memory() if self._settings.coordinators else None
         if self._settings.coordinators:
             source = StateSource(state_lock, state.layout, state.content, self._gradient, self._lines, shared_memory)
@@ -333,6 +335,16 @@ class LiveJob(ABC):
     # ------------------------------------------------------------------------------------- start and end
 
     def _start(self, join: Join, stall_s: float) -> None:
+        """Join the job; where others train already, only once user code has computed a first item."""
+        assert self._loop is not None
+        assert self._link is not None
+        enter = partial(self._enter, join, stall_s)
+        if self.warms_up and self._link.is_training():
+            self._loop.warm_up(enter)
+        else:
+            enter()
+
+    def _enter(self, join: Join, stall_s: float) -> None:
         session = self._session
         assert session is not None
         address = self._peers.address if self._peers is not None else ""
@@ -399,7 +411,7 @@ class LiveJob(ABC):
         """Report an exception in user code. Within an item its samples may be the cause (rule 20)."""
         text = "".join(traceback.format_exception_only(error)).strip()[:1000]
         loop, session = self._loop, self._session
-        if session is None or loop is None:
+        if session is None or loop is None or loop.is_warming_up:
             return
         part = loop.part.micro_batch if loop.part is not None else None
         if isinstance(error, SampleError):

@@ -119,6 +119,7 @@ class Loop:
         self._last: tuple[Lineage, StepGradient] | None = None
         self._ending: s.LoopEnded | None = None  # user code computes nothing more
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
+        self._join: Callable[[], None] | None = None  # set until the warm-up item is computed
 
     @property
     def grid(self) -> Grid:
@@ -138,6 +139,38 @@ class Loop:
     def committed_step(self) -> int:
         """The last step that is known to be committed."""
         return self.session.machine.committed_step
+
+    # -------------------------------------------------------------------------------------------- the warm-up
+
+    def warm_up(self, join: Callable[[], None]) -> None:
+        """Yield one item whose gradient is dropped, and call `join` once user code has computed it.
+
+        The first item of a process takes longest: kernels are loaded and code is compiled.
+        """
+        self._join = join
+        self._idle = True
+        step = 1
+        self._parts.append(self._micro_batcher.idle(step, idle_slot(self.grid, step, 0)))
+        self._loader.expect(self._parts)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """True until this member joins."""
+        return self._join is not None
+
+    def end_warm_up(self) -> None:
+        """Drop the warm-up item, computed or not, and join. Without one it does nothing."""
+        join, self._join = self._join, None
+        if join is None:
+            return
+        self._parts.clear()
+        self.part = None
+        self._idle = False
+        self.step = 0
+        self._reducer.drop_part()
+        self.logged.drop()
+        self._buffers.end_part(0.0, drop=True)
+        join()
 
     # ------------------------------------------------------------------------------------------- the iterator
 
@@ -178,6 +211,7 @@ class Loop:
         Raises BadInput if the others go on, or if the last step was reduced and not applied.
         """
         self._leave_user_code()
+        self.end_warm_up()
         if self.ready is not None or self._in_step or self._missed is not None:
             self._reducer.drop_part()  # the model may be trained again
             if self.ready is not None:
@@ -351,6 +385,9 @@ class Loop:
         return reduced
 
     def _finish(self, loaded: LoadedMicroBatch) -> StepGradient | None:
+        if self._join is not None:
+            self.end_warm_up()
+            return None
         if self._is_spot:
             self._finish_spot(loaded.micro_batch.slots[0])
             return None

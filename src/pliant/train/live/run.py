@@ -65,6 +65,7 @@ class LiveRun:
 
         Code after the inner loop belongs to the epoch's last step.
         """
+        self._loop.end_warm_up()  # its item would be in another epoch than the next one
         while (loaded := self._advance()) is not None:
             self._peeked = loaded
             epoch = Epoch(self, self.epoch)
