@@ -68,26 +68,32 @@ class ParquetFile(RecordFile):
         if number in self._groups:
             self._groups.move_to_end(number)
         else:
-            self._reads.first = None
+            self._reads.forget()
             try:
                 self._groups[number] = self._file.read_row_group(number, columns=self._columns)
             finally:
-                self._offsets[number] = self._reads.first or 0
+                self._offsets[number] = self._reads.offset
             if len(self._groups) > KEPT:
                 self._groups.popitem(last=False)
         return self._groups[number]
 
 
 class FirstRead(Seekable):
-    """A file that keeps the offset of the first read since `first` was None.
+    """A file that keeps the offset of the first read since `forget`: there a damaged row group begins.
 
-    It tells where a damaged row group begins. pyarrow's metadata of columns tell it too, and end the process if they are
-    damaged themselves.
+    pyarrow's metadata of a column have it too, but asking for damaged ones ends the process.
     """
 
-    first: int | None = None
+    _first: int | None = None
+
+    @property
+    def offset(self) -> int:
+        return self._first or 0
+
+    def forget(self) -> None:
+        self._first = None
 
     def readinto(self, buffer: Any) -> int:
-        if self.first is None:
-            self.first = self.tell()
+        if self._first is None:
+            self._first = self.tell()
         return super().readinto(buffer)
