@@ -1,4 +1,4 @@
-"""What the driver and NCCL themselves cost, without Pliant: the floor of the pauses and of the memory.
+"""Measure what the driver and NCCL themselves cost, without Pliant: the floor of the pauses and of the memory.
 
 steps           compute short steps, and print the longest gap between two for each line of standard input
 guest           use the GPU as another process does
