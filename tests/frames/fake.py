@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pliant.errors import BadInput
 from pliant.train.live.arrays.frame import Array
 from pliant.train.live.arrays.job import ArrayJob, TrainArguments
 from pliant.train.live.arrays.run import ArrayRun
@@ -28,13 +29,15 @@ class FakeFrame:
         self.shapes = [array.shape for array in self.arrays_now]
         self.rate = rate
         self.key = 0
+        self.decay = 0.9  # of the momentum
+        self.shown: Sequence[Array] | None = None
 
     def arrays(self, grads: Any) -> Sequence[Array | None]:
         return [*grads]
 
     def apply(self, sums: Sequence[Array | None], scale: float) -> None:
         given = [0.0 if each is None else each * scale for each in sums]
-        self.momentum = [0.9 * m + g for m, g in zip(self.momentum, given, strict=True)]
+        self.momentum = [self.decay * m + g for m, g in zip(self.momentum, given, strict=True)]
         self.arrays_now = [a - self.rate * m for a, m in zip(self.arrays_now, self.momentum, strict=True)]
 
     def apply_own(self, grads: Any, scale: float) -> None:
@@ -52,6 +55,19 @@ class FakeFrame:
     def install(self, value: Any) -> None:
         self.arrays_now, self.momentum = ([np.array(each) for each in value[key]] for key in ("arrays", "momentum"))
         self.rate = value["rate"]
+
+    def trained(self) -> list[Array]:
+        return self.arrays_now
+
+    def show(self, arrays: Sequence[Array] | None) -> None:
+        self.shown = arrays
+
+    def require_plain_sgd(self) -> None:
+        if self.decay:
+            raise BadInput("run.average_models needs SGD without momentum. Set decay to 0.")
+
+    def rates(self) -> list[float]:
+        return [self.rate, self.rate]
 
     def seed(self, key: int) -> None:
         self.key = key
@@ -71,7 +87,7 @@ class FakeFrame:
 
     def gradients(self, x: Array, y: Array) -> tuple[float, list[Array]]:
         """Return a loss and its gradients, with some noise by the key. Changes the moving mean."""
-        weights, bias = self.arrays_now
+        weights, bias = self.shown or self.arrays_now
         chance = np.random.Generator(np.random.PCG64(self.key))
         error = x @ weights + bias[0] - y + 0.01 * chance.normal()
         self.mean = 0.9 * self.mean + 0.1 * x.mean(axis=0)

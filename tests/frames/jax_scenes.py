@@ -48,12 +48,13 @@ def train(plan: FramePlan) -> None:
     with pliant.join() as job:
         run = job.train(
             net(plan.own_seed),
-            optax.adam(0.01),
+            optax.sgd(0.05) if plan.averages else optax.adam(0.01),
             data,
             moves=first,
             compute=lambda params, batch, key: compute(params, first, *batch, key),
             **plan.arguments,
         )
+        own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         for x, y in run:
             before = len(compiled)
@@ -66,4 +67,5 @@ def train(plan: FramePlan) -> None:
                 if plan.evaluate and run.step_number % 10 == 0:
                     totals = run.evaluate(lambda batch: {"count": len(batch[1])}, pliant.Arrays(*data), batch_size=7)
                     say(evaluated=run.step_number, count=totals["count"])
-        story.done([np.asarray(leaf) for leaf in jax.tree.leaves((run.params, run.opt_state, run.extra))])
+        found = [np.asarray(leaf) for leaf in jax.tree.leaves((run.params, run.opt_state, run.extra))]
+        story.done(found, distance=0.0 if own is None else own.distance)

@@ -18,7 +18,7 @@ def warm_up() -> None:
     warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
 
 
-def net(seed: int) -> Any:
+def net(seed: int, *, plain: bool) -> Any:
     keras.utils.set_random_seed(seed)
     layers = keras.layers
     model = keras.Sequential(
@@ -31,7 +31,8 @@ def net(seed: int) -> Any:
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss, metrics=["accuracy"])
+    optimizer = keras.optimizers.SGD(0.05) if plain else keras.optimizers.Adam(0.01)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
     return model
 
 
@@ -56,10 +57,12 @@ class Told(keras.callbacks.Callback):
 
 def train(plan: FramePlan) -> None:
     story = Story(plan)
-    model, data = net(plan.own_seed), points(plan)
+    model, data = net(plan.own_seed, plain=plan.averages > 0), points(plan)
     with pliant.join() as job:
         run = job.train(model, data, **plan.arguments)
+        own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         run.fit(callbacks=[Told(story, run)], validation_data=data if plan.evaluate else None)
         variables = [*model.trainable_variables, *model.optimizer.variables, *run._frame._moving]
-        story.done([np.asarray(keras.ops.convert_to_numpy(each)) for each in variables])
+        found = [np.asarray(keras.ops.convert_to_numpy(each)) for each in variables]
+        story.done(found, distance=0.0 if own is None else own.distance)

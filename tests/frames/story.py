@@ -36,6 +36,7 @@ class FramePlan:
     evaluate: bool = False
     warm: bool = True
     double: bool = False
+    averages: float = 0.0  # train a model of its own, drawn to the mean of all by this share
     batches: list[list[int]] = field(default_factory=list)  # [step, batch]: after that step, set that batch
 
     @property

@@ -42,8 +42,9 @@ def train(plan: FramePlan) -> None:
         return compute(tf.constant(x), tf.constant(y), tf.constant(key))
 
     with pliant.join() as job:
-        optimizer = keras.optimizers.Adam(0.01)
+        optimizer = keras.optimizers.SGD(0.05) if plan.averages else keras.optimizers.Adam(0.01)
         run = job.train(variables, optimizer, points(plan), compute=part, moves=[mean], **plan.arguments)
+        own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         for batch in run:
             before = len(traces) + run._frame.traces
@@ -53,4 +54,4 @@ def train(plan: FramePlan) -> None:
             story.at("backward", run)
             if run.step(grads):
                 story.stepped(run, compiled=len(traces) + run._frame.traces - before)
-        story.done([each.numpy() for each in (*variables, mean)])
+        story.done([each.numpy() for each in (*variables, mean)], distance=0.0 if own is None else own.distance)

@@ -81,3 +81,25 @@ def test_deterministic_bits_are_those_of_one_member(home: Path, members: ForkSer
         ends = crowd.finished(a, c)
         assert crowd.audit().code == 0
     assert ends[0]["digest"] == bits
+
+
+def test_each_member_averages_its_own_model_and_all_end_with_the_centre(
+    home: Path, members: ForkServer, plan: dict[str, Any]
+) -> None:
+    with Crowd(home, members, target=2, size_min=1, averages=0.2, **plan) as crowd:
+        a, b = crowd.start(2)
+        a.in_world_of(2)
+        b.kill()
+        assert b.ended() == -9
+        a.in_world_of(1)
+        c = crowd.join()
+        c.in_world_of(2)
+        c.reached(c.steps[-1]["step"] + 3)
+        ends = crowd.finished(a, c)
+        assert crowd.audit().code == 0
+        for member in (a, c):
+            steps_once(member)
+            assert compiled_by(member) == 0
+    distances = {end["distance"] for end in ends}
+    assert len(distances) == 2
+    assert min(distances) > 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ class JaxFrame:
             )
         update, first = _update_of(optimizer, self.params)
         self.opt_state = self._owned(first)
+        self.shown: Any = None  # parameters in place of `params` for user code
+        self._update = update
         self.extra = None if moves is None else jax.tree.map(jnp.array, moves)
         self._opt_tree = jax.tree.structure(self.opt_state)
         self._moves_tree = jax.tree.structure(self.extra)
@@ -130,6 +133,31 @@ class JaxFrame:
         self.params = jax.tree.unflatten(self._tree, params)
         self.opt_state = jax.tree.unflatten(self._opt_tree, opt_state)
 
+    def trained(self) -> list[Array]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(self.params)]
+
+    def show(self, arrays: Sequence[Array] | None) -> None:
+        if arrays is None:
+            self.shown = None
+            return
+        kinds = [leaf.dtype for leaf in jax.tree.leaves(self.params)]
+        given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
+        self.shown = self._owned(jax.tree.unflatten(self._tree, given))
+
+    def require_plain_sgd(self) -> None:
+        """Step the optimizer aside. An update function does not tell what it does."""
+        if not _is_plain_sgd(self._update, self.params, self.opt_state):
+            raise BadInput(
+                "run.average_models needs an optimizer that subtracts the gradient times a rate, and this one does "
+                "more. Pass optax.sgd(rate) without momentum, weight decay and clipping."
+            )
+        self._rates = jax.jit(partial(_rates, self._update))
+        self.rates()
+
+    def rates(self) -> list[float]:
+        """Return what a step subtracts for a gradient of ones. A schedule in the optimizer's state counts."""
+        return [float(rate) for rate in self._rates(self.params, self.opt_state)]
+
     def seed(self, key: int) -> None:
         self.key = key & 0x7FFFFFFF
 
@@ -174,6 +202,35 @@ def _update_of(optimizer: Any, params: Any) -> tuple[Update, Any]:
         "optimizer must be one of optax, or a pair (update, state) with update(grads, state, params) that returns the "
         f"new parameters and the new state, got {optimizer!r}."
     )
+
+
+def _rates(update: Update, params: Any, opt_state: Any) -> list[Any]:
+    """Return what a step subtracts from each parameter array at zero, for a gradient of ones."""
+    zeros, ones = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.ones_like, params)
+    return [-leaf.reshape(-1)[0] for leaf in jax.tree.leaves(update(ones, opt_state, zeros)[0])]
+
+
+def _is_plain_sgd(update: Update, params: Any, opt_state: Any) -> bool:
+    """Return whether a step only subtracts the gradient times a rate, whatever the parameters and the step before.
+
+    Gradients are large, so that rounding hides nothing and clipping shows.
+    """
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    away = jax.tree.map(lambda leaf: leaf + 1, params)  # weights that begin at zero would not decay
+    grads = jax.tree.map(lambda leaf: ((jnp.cos(jnp.arange(leaf.size)) + 2) * 1e6).reshape(leaf.shape), params)
+    grads = jax.tree.map(lambda grad, leaf: grad.astype(leaf.dtype), grads, params)
+    rates = _rates(update, params, opt_state)
+    moved, after = update(grads, opt_state, zeros)
+    for start, factor in ((zeros, 1.0), (away, 1.0), (zeros, 4.0)):
+        found = update(jax.tree.map(lambda grad, by=factor: grad * by, grads), opt_state, start)[0]
+        for now, before, grad, rate in zip(*map(jax.tree.leaves, (found, start, grads)), rates, strict=True):
+            wanted = np.asarray(before, np.float64) - float(rate) * factor * np.asarray(grad, np.float64)
+            tolerance = 8 * float(jnp.finfo(now.dtype).eps) * (np.abs(wanted).max(initial=0.0) + 2)
+            if not np.allclose(np.asarray(now, np.float64), wanted, rtol=0, atol=tolerance):
+                return False
+    still = [update(zeros, state, away)[0] for state in (opt_state, after)]
+    same = [jax.tree.map(lambda now, before: bool((now == before).all()), each, away) for each in still]
+    return all(jax.tree.leaves(same)) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(moved))
 
 
 def _kernel_hash() -> str:

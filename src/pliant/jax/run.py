@@ -36,8 +36,11 @@ class JaxRun(ArrayRun):
 
     @property
     def params(self) -> Any:
-        """The parameters. `step` replaces them: read them anew for every item."""
-        return self._frame.params
+        """The parameters. `step` replaces them: read them anew for every item.
+
+        With `average_models` they are this member's own model from an item to its `step`, else the centre.
+        """
+        return self._frame.params if self._frame.shown is None else self._frame.shown
 
     @property
     def opt_state(self) -> Any:

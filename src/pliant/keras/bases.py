@@ -22,6 +22,12 @@ class KerasBase(Protocol):
     def part(self, x: Any, y: Any, sample_weight: Any) -> tuple[Logs, Any]:
         """Return the metrics and the gradients of one part. Moving values and seeds move on."""
 
+    def trained(self) -> list[Any]:
+        """Return the values of the trained variables, which a change of the variables leaves as they are."""
+
+    def set_trained(self, values: Sequence[Any]) -> None:
+        """Give the trained variables other values, without writing to the memory of those that they have."""
+
     def arrays(self, grads: Any) -> Gradients: ...
     def apply(self, sums: Gradients, scale: float) -> None: ...
     def apply_own(self, grads: Any, scale: float) -> None: ...
@@ -91,6 +97,13 @@ class JaxBase:
             variable.assign(value)
         return logs, grads
 
+    def trained(self) -> list[Any]:
+        return _values(self._model.trainable_variables)
+
+    def set_trained(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._model.trainable_variables, values, strict=True):
+            variable.assign(value)
+
     def arrays(self, grads: Any) -> Gradients:
         return [np.asarray(grad) for grad in grads]
 
@@ -146,6 +159,13 @@ class TfBase:
         logs, grads = self._part(*convert(self._tf.convert_to_tensor, (x, y)), sample_weight)
         return logs, grads
 
+    def trained(self) -> list[Any]:
+        return [self._tf.identity(value) for value in _values(self._model.trainable_variables)]
+
+    def set_trained(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._model.trainable_variables, values, strict=True):
+            variable.assign(value)
+
     def arrays(self, grads: Any) -> Gradients:
         dense = [self._tf.convert_to_tensor(grad) if grad is not None else None for grad in grads]
         return [None if grad is None else np.asarray(grad) for grad in dense]
@@ -188,6 +208,13 @@ class TorchBase:
         with torch.no_grad():
             logs = model.compute_metrics(x, y, y_pred, sample_weight)
         return {**logs, "loss": loss.detach()}, grads
+
+    def trained(self) -> list[Any]:
+        return [variable.value.data for variable in self._model.trainable_variables]
+
+    def set_trained(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._model.trainable_variables, values, strict=True):
+            variable.value.data = value
 
     def arrays(self, grads: Any) -> Gradients:
         return [None if grad is None else grad.detach().cpu().numpy() for grad in grads]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from pliant.keras.bases import Logs, base_of
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
+from pliant.train.live.arrays.plain_sgd import require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -60,6 +62,8 @@ class KerasFrame:
         )
         self.base = base_of(model)
         self.keeps_values = keras.backend.backend() == "jax"
+        self._centre: list[Any] | None = None  # values of the trained variables, while these have others
+        self._showing = threading.Lock()
         self._key = 0
         self._has_metrics = False
 
@@ -118,7 +122,9 @@ class KerasFrame:
             variable.assign(array)
 
     def value(self) -> Any:
-        arrays = [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in self._rest]
+        with self._showing:
+            trained = self.base.trained() if self._centre is None else self._centre
+            arrays = [np.asarray(keras.ops.convert_to_numpy(each)) for each in (*trained, *self._rest[len(trained) :])]
         return {"framework": "keras", "arrays": arrays}
 
     def install(self, value: Any) -> None:
@@ -126,6 +132,27 @@ class KerasFrame:
             raise BadInput("The received state belongs to another model. Start every member with the same script.")
         for variable, array in zip(self._rest, value["arrays"], strict=True):
             variable.assign(array)
+
+    def trained(self) -> list[Array]:
+        return [np.asarray(keras.ops.convert_to_numpy(each)) for each in self.base.trained()]
+
+    def show(self, arrays: Sequence[Array] | None) -> None:
+        with self._showing:
+            if arrays is None:
+                assert self._centre is not None
+                self.base.set_trained(self._centre)
+                self._centre = None
+            else:
+                pairs = zip(arrays, self.model.trainable_variables, strict=True)
+                own = [keras.ops.convert_to_tensor(array, variable.dtype) for array, variable in pairs]
+                self._centre = self.base.trained()
+                self.base.set_trained(own)
+
+    def require_plain_sgd(self) -> None:
+        require_plain_sgd(self.optimizer, self.model.trainable_variables)
+
+    def rates(self) -> list[float]:
+        return [number(self.optimizer.learning_rate)] * len(self.shapes)
 
     def seed(self, key: int) -> None:
         self._key = key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from pliant.errors import BadInput
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
+from pliant.train.live.arrays.plain_sgd import require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -44,6 +46,8 @@ class TensorflowFrame:
             ("optimizer", type(optimizer).__name__),
         )
         self.traces = 0
+        self._centre: list[Array] | None = None  # of the trained variables, while they show other values
+        self._showing = threading.Lock()
         self._key = 0
 
         def step(grads: Any, scale: Any) -> None:
@@ -83,13 +87,36 @@ class TensorflowFrame:
             variable.assign(array)
 
     def value(self) -> Any:
-        return {"framework": "tensorflow", "arrays": [_array(variable) for variable in self._rest]}
+        with self._showing:
+            trained = self.trained() if self._centre is None else self._centre
+            rest = [_array(variable) for variable in self._rest[len(trained) :]]
+        return {"framework": "tensorflow", "arrays": [*trained, *rest]}
 
     def install(self, value: Any) -> None:
         if not isinstance(value, dict) or value.get("framework") != "tensorflow":
             raise BadInput("The received state is not one of pliant.tensorflow. Start all members with one script.")
         for variable, array in zip(self._rest, value["arrays"], strict=True):
             variable.assign(array)
+
+    def trained(self) -> list[Array]:
+        return [_array(variable) for variable in self._trained]
+
+    def show(self, arrays: Sequence[Array] | None) -> None:
+        with self._showing:
+            if arrays is not None:
+                self._centre = self.trained()
+            shown = self._centre if arrays is None else arrays
+            assert shown is not None
+            for variable, array in zip(self._trained, shown, strict=True):
+                variable.assign(array)
+            if arrays is None:
+                self._centre = None
+
+    def require_plain_sgd(self) -> None:
+        require_plain_sgd(self.optimizer, self._trained)
+
+    def rates(self) -> list[float]:
+        return [float(_array(self.optimizer.learning_rate))] * len(self._trained)
 
     def seed(self, key: int) -> None:
         self._key = key

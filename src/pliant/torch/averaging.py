@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
-from pliant.core.policy.averaging import next_offset
-from pliant.errors import BadInput
 from pliant.torch.state.optimizers import Optimizers
-from pliant.train.live.arguments import is_number
 from pliant.train.live.loop import Loop
+from pliant.train.reduce.own_model import OwnModel
 
 
 class ModelAveraging:
@@ -29,65 +26,42 @@ class ModelAveraging:
         self,
         loop: Loop,
         model: nn.Module,
+        trained: Mapping[str, nn.Parameter],
         optimizers: Optimizers,
-        alpha: float,
+        own: OwnModel,
         reduce: Callable[[], bool],
         apply: Callable[[], None],
     ) -> None:
-        if not (is_number(alpha) and 0.0 < alpha <= 1.0):
-            raise BadInput(f"alpha must be a number above 0 and at most 1, got {alpha!r}.")
-        if dict(loop.session.machine.terms.extra).get("deterministic") == "True":
-            raise BadInput(
-                "With run.average_models a gradient depends on the member that computes it, so the bits depend on the "
-                "membership. Remove deterministic=True."
-            )
-        optimizers.require_plain_sgd()
         self._loop = loop
         self._model = model
-        self._alpha = float(alpha)
+        self._trained = trained
+        self._own = own
         self._reduce, self._apply = reduce, apply
-        self._trained = {name: param for name, param in model.named_parameters() if param.requires_grad}
         groups = [group for optimizer in optimizers.all for group in optimizer.param_groups]
         self._groups = {id(param): group for group in groups for param in group["params"]}
-        self._offsets = {name: torch.zeros_like(param) for name, param in self._trained.items()}
-        self._own: dict[str, Tensor] = {}  # sums of this member's gradients in the step, by weight
-        self._weight = 0.0
-        self._step = 0  # the step that they belong to
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute with this member's own model. Gradients arrive at the parameters of the centre."""
-        own = {name: param + self._offsets[name] for name, param in self._trained.items()}
+        own = dict(zip(self._trained, self._own.place(list(self._trained.values())), strict=True))
         return functional_call(self._model, own, args, kwargs)
 
     @property
     def distance(self) -> float:
         """The distance of this member's own model from the centre."""
-        return math.sqrt(math.fsum(float(offset.square().sum()) for offset in self._offsets.values()))
+        return self._own.distance
 
     def step(self) -> bool:
-        """End an item, like `run.step`: apply the mean gradient to the centre, and move the offset."""
-        self._keep_own()
+        """End an item, like `run.step`: apply the mean gradient to the centre, and move the own model."""
+        grads = [None if param.grad is None else param.grad.detach() for param in self._trained.values()]
+        self._own.keep(grads, self._loop.item_weight, first=self._loop.begins_step)
         if not self._reduce():
             return False
         with torch.no_grad():
-            for name, param in self._trained.items():
-                mean = torch.zeros_like(param) if param.grad is None else param.grad
-                own = self._own[name] / self._weight if name in self._own else mean
-                rate = float(self._groups[id(param)]["lr"]) if id(param) in self._groups else 0.0
-                self._offsets[name] = next_offset(self._offsets[name], own, mean, rate=rate, alpha=self._alpha)
-        self._own, self._weight = {}, 0.0
+            means = [param.grad for param in self._trained.values()]
+            if all(mean is None or bool(torch.isfinite(mean).all()) for mean in means):
+                self._own.move(means, [self._rate(param) for param in self._trained.values()])
         self._apply()
         return True
 
-    def _keep_own(self) -> None:
-        """Add the gradients of this item to those of the step. An item without weight adds nothing."""
-        if self._loop.step != self._step:
-            self._step, self._own, self._weight = self._loop.step, {}, 0.0
-        weight = self._loop.item_weight
-        if not weight:
-            return
-        self._weight += weight
-        for name, param in self._trained.items():
-            if param.grad is not None:
-                added = param.grad.detach() * weight
-                self._own[name] = self._own[name] + added if name in self._own else added
+    def _rate(self, param: nn.Parameter) -> float:
+        return float(self._groups[id(param)]["lr"]) if id(param) in self._groups else 0.0

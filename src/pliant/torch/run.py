@@ -79,7 +79,10 @@ class Run(LiveRun):
 
         `alpha` is the share by which each step draws a member's own model to the mean of all.
         """
-        return ModelAveraging(self._loop, self._model, self._optimizers, alpha, self.reduce, self.apply)
+        self._optimizers.require_plain_sgd()
+        trained = {name: param for name, param in self._model.named_parameters() if param.requires_grad}
+        own = self._begin_averaging(alpha, len(trained))
+        return ModelAveraging(self._loop, self._model, trained, self._optimizers, own, self.reduce, self.apply)
 
     def inner_loop(self) -> AbstractContextManager[None]:
         """Step an optimizer whose parameters live in one item without a warning: `with run.inner_loop(): ...`.

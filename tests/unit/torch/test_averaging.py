@@ -43,6 +43,24 @@ def test_one_member_alone_is_the_centre(micro_batch: int | None) -> None:
     assert distance == pytest.approx(0.0, abs=1e-5)
 
 
+def test_a_skipped_step_moves_no_own_model() -> None:
+    model, x = torch.nn.Linear(4, 1), torch.ones(32, 4)
+    x[5] = float("nan")
+    with pliant.join() as job:
+        data = torch.utils.data.TensorDataset(x)
+        run = job.train(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=8, epochs=2, nonfinite="skip"
+        )
+        own = run.average_models(0.3)
+        with pytest.raises(BadInput, match="Call it once, before the loop"):
+            run.average_models(0.3)
+        for (batch,) in run:
+            run.backward(own(batch).square().mean())
+            own.step()
+    assert own.distance < 1.0
+    assert all(param.isfinite().all() for param in model.parameters())
+
+
 def refused(optimizer: Any = None, alpha: Any = 0.1, **given: Any) -> str:
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.zeros(8, 4))

@@ -367,6 +367,11 @@ class Loop:
         """The weight of the current part in the step's gradient; 0 if its gradient is dropped."""
         return 0.0 if self._idle or self._is_spot else self._reducer.weight
 
+    @property
+    def begins_step(self) -> bool:
+        """True if no gradient of an earlier part is kept in the step of the current part."""
+        return not self._weight
+
     def weigh(self, weight: float) -> None:
         """Set the part's weight, before backward, if it is not the number of its samples."""
         if not self._idle or self._is_spot:

@@ -24,6 +24,7 @@ from pliant.train.live.evaluate import (
 )
 from pliant.train.live.loop import Loop
 from pliant.train.live.step_log import StepLog
+from pliant.train.reduce.own_model import OwnModel
 
 
 class LiveRun:
@@ -44,6 +45,7 @@ class LiveRun:
         self._peeked: LoadedMicroBatch | None = None
         self._turn = 0  # number of evaluations since the last boundary
         self._step_log: StepLog | None = None
+        self._own: OwnModel | None = None  # with model averaging
         self.complete = False
         self.rank = 0
         self.size = 1
@@ -124,6 +126,18 @@ class LiveRun:
         if self._step_log is not None or self._loop.step:
             raise BadInput("run.log_to was called twice, or within the loop. Call it once, before the loop.")
         self._step_log = StepLog(Path(folder))
+
+    def _begin_averaging(self, alpha: float, count: int) -> OwnModel:
+        """Return this member's own model of so many trained arrays. Raises BadInput where the run cannot have one."""
+        if self._own is not None or self._loop.step:
+            raise BadInput("run.average_models was called twice, or within the loop. Call it once, before the loop.")
+        if dict(self._loop.session.machine.terms.extra).get("deterministic") == "True":
+            raise BadInput(
+                "With run.average_models a gradient depends on the member that computes it, so the bits depend on the "
+                "membership. Remove deterministic=True."
+            )
+        self._own = OwnModel(alpha, count)
+        return self._own
 
     def _bare(self, value: Any) -> Any:
         """Return a value to log, without the framework's references to what it was computed from."""

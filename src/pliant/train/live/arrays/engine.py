@@ -19,6 +19,7 @@ from pliant.train.live.arrays.tree_reducer import TreeArrayReducer
 from pliant.train.live.errors import NonFiniteGradient
 from pliant.train.live.options import VerifyOptions
 from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.own_model import OwnModel
 from pliant.train.state.flat import State, flatten, restore
 from pliant.train.state.transfer import ReceivedState
 
@@ -47,7 +48,8 @@ class ArrayEngine:
             self.reducer = TreeArrayReducer(frame, self.buffers, logged, grid, options.is_checked)
         else:
             self.reducer = FloatingArrayReducer(frame, self.buffers, logged)
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
+        self.own_model: OwnModel | None = None  # with model averaging
         self._nonfinite = nonfinite
 
     def seed(self, key: int) -> None:
@@ -96,9 +98,12 @@ class ArrayEngine:
             return
         self.buffers.apply(reduced.moves, reduced.weight)
         scale = _scale(reduced)
-        if self._clip_norm is not None:
+        if self.clip_norm is not None:
             norm = math.sqrt(sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype)) * scale
-            scale *= min(1.0, self._clip_norm / (norm + 1e-6))
+            scale *= min(1.0, self.clip_norm / (norm + 1e-6))
+        if self.own_model is not None:
+            means = [None if each is None else each * scale for each in self._gradients(reduced)]
+            self.own_model.move(means, self.frame.rates())
         if reduced.flat is None and reduced.own is not None:
             self.frame.apply_own(reduced.own, scale)
         else:

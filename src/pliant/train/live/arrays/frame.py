@@ -61,6 +61,18 @@ class Frame(Protocol):
     def seed(self, key: int) -> None:
         """Seed the generators that the forward pass draws from."""
 
+    def trained(self) -> list[Array]:
+        """Return the trained arrays."""
+
+    def show(self, arrays: Sequence[Array] | None) -> None:
+        """Let user code compute with these trained arrays until it is called with None. `value` stays as it is."""
+
+    def require_plain_sgd(self) -> None:
+        """Raise BadInput unless `apply` subtracts the mean gradient times a rate, for model averaging."""
+
+    def rates(self) -> Sequence[float]:
+        """Return the rate of each trained array in the next `apply`, if the optimizer is plain SGD."""
+
     def hyperparameters(self) -> Mapping[str, float]:
         """Return the numbers of the optimizer that are part of the state, such as the learning rate."""
 

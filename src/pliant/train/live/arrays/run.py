@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pliant.errors import BadInput
+from pliant.train.data.loader import LoadedMicroBatch
 from pliant.train.live.arrays.engine import ArrayEngine
 from pliant.train.live.data.tools import ArrayTools
 from pliant.train.live.evaluate import EvaluationResults, Totals
 from pliant.train.live.loop import Loop
 from pliant.train.live.run import LiveRun
+from pliant.train.reduce.own_model import OwnModel
 
 
 class ArrayRun(LiveRun):
@@ -32,11 +35,35 @@ class ArrayRun(LiveRun):
         self._engine = engine
         self._tools = tools
 
+    def average_models(self, alpha: float = 0.1) -> OwnModel:
+        """Train a model of this member's own, by synchronous model averaging. Call it once, before the loop.
+
+        `alpha` is the share by which each step draws the own model to the mean of all. From an item of the loop to its
+        `step` the model is this member's own, at all other times it is the mean, the centre. The result has the
+        `distance` between the two.
+        """
+        if self._engine.clip_norm is not None:
+            raise BadInput("run.average_models cannot be combined with clip_norm in job.train. Remove one of them.")
+        frame = self._engine.frame
+        frame.require_plain_sgd()
+        own = self._engine.own_model = self._begin_averaging(alpha, len(frame.shapes))
+        return own
+
+    def _began(self, loaded: LoadedMicroBatch | None) -> None:
+        if self._own is not None and loaded is not None:
+            self._engine.frame.show(self._own.place(self._engine.frame.trained()))
+
     def _step(self, grads: Any, weight: float | None) -> bool:
         """End an item with its gradients. Return True if the step is applied, False if more items of it follow."""
         if weight is not None:
             self._loop.weigh(float(weight))
-        self._engine.reducer.take(grads)
+        reducer = self._engine.reducer
+        reducer.take(grads)
+        if self._own is not None:
+            dtype = reducer.layout.dtype
+            arrays = [None if grad is None else np.asarray(grad, dtype) for grad in reducer.part_arrays()]
+            self._own.keep(arrays, self._loop.item_weight, first=self._loop.begins_step)
+            self._engine.frame.show(None)
         if self._loop.finish_part() is None:
             return False
         self.apply()

@@ -1,0 +1,33 @@
+"""The check of a Keras optimizer for model averaging, for the adapters of Keras and TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pliant.errors import BadInput
+
+EXTRAS = (
+    "momentum",
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "gradient_accumulation_steps",
+)
+
+
+def require_plain_sgd(optimizer: Any, variables: Iterable[Any]) -> None:
+    """Raise BadInput unless a step subtracts the gradient times the rate, and nothing else changes the variables."""
+    kind = type(optimizer)
+    if (kind.__module__.partition(".")[0], kind.__name__) != ("keras", "SGD"):
+        raise BadInput(f"run.average_models needs keras.optimizers.SGD(rate), got {kind.__name__}.")
+    for name in EXTRAS:
+        if getattr(optimizer, name, None):
+            raise BadInput(
+                f"run.average_models needs SGD without {name}, got {name}={getattr(optimizer, name)!r}. "
+                "Pass keras.optimizers.SGD(rate)."
+            )
+    if any(getattr(variable, "constraint", None) is not None for variable in variables):
+        raise BadInput("run.average_models cannot be combined with a constraint of a variable. Remove the constraint.")
