@@ -143,14 +143,10 @@ class Loop:
     # -------------------------------------------------------------------------------------------- the warm-up
 
     def warm_up(self, join: Callable[[], None]) -> None:
-        """Yield one item whose gradient is dropped, and call `join` once user code has computed it.
-
-        The first item of a process takes longest: kernels are loaded and code is compiled.
-        """
+        """Yield one item whose gradient is dropped, and call `join` once user code has computed it (ADR 0062)."""
         self._join = join
         self._idle = True
-        step = 1
-        self._parts.append(self._micro_batcher.idle(step, idle_slot(self.grid, step, 0)))
+        self._parts.append(self._micro_batcher.idle(1, idle_slot(self.grid, 1, 0)))
         self._loader.expect(self._parts)
 
     @property
