@@ -152,6 +152,9 @@ bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each 
 bench-noise: $(STAMP)  ## Measure the cost of a gradient noise scale
 	$(BIN)/python bench/noise.py
 
+bench-policies: $(STAMP)  ## Print curves of a schedule, and of model averaging with 2, 4 and 8 workers beside plain SGD
+	$(BIN)/python bench/policies.py
+
 bench-overhead: $(STAMP)  ## Compare a step with raw DDP and, if it is installed, torchft
 	$(BIN)/python bench/overhead.py
 
