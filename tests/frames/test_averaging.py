@@ -1,5 +1,6 @@
 """Model averaging over arrays: the centre and the own models are those of KungFu's rule, through every change."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,23 @@ def test_a_skipped_step_moves_no_own_model(monkeypatch: pytest.MonkeyPatch) -> N
             frame.mean = np.zeros(FEATURES)
     assert own.distance == 0.0
     assert np.isfinite(frame.arrays_now[0]).all()
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_centre_is_back_after_a_loop_that_was_left_within_an_item(
+    error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PLIANT_COORDINATOR", "PLIANT_JOB", "WORLD_SIZE", "PLIANT_CHECKPOINT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    frame = fake.FakeFrame(FEATURES, 0.05, 0)
+    frame.decay = 0.0
+    x, y = (np.array(each, np.float64) for each in points(FramePlan("", **PLAN)))
+    with suppress(ValueError), fake.join() as job:
+        run = job.train(frame, Arrays(x, y), batch_size=8)
+        run.average_models(ALPHA)
+        for _ in run:
+            assert frame.shown is not None
+            if error is not None:
+                raise error
+            break
+    assert frame.shown is None

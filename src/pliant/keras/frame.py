@@ -138,15 +138,14 @@ class KerasFrame:
 
     def show(self, arrays: Sequence[Array] | None) -> None:
         with self._showing:
-            if arrays is None:
-                assert self._centre is not None
-                self.base.set_trained(self._centre)
-                self._centre = None
-            else:
+            if arrays is not None:
                 pairs = zip(arrays, self.model.trainable_variables, strict=True)
                 own = [keras.ops.convert_to_tensor(array, variable.dtype) for array, variable in pairs]
                 self._centre = self.base.trained()
                 self.base.set_trained(own)
+            elif self._centre is not None:
+                self.base.set_trained(self._centre)
+                self._centre = None
 
     def require_plain_sgd(self) -> None:
         require_plain_sgd(self.optimizer, self.model.trainable_variables)

@@ -105,12 +105,14 @@ class TensorflowFrame:
         with self._showing:
             if arrays is not None:
                 self._centre = self.trained()
-            shown = self._centre if arrays is None else arrays
-            assert shown is not None
-            for variable, array in zip(self._trained, shown, strict=True):
-                variable.assign(array)
-            if arrays is None:
+                self._assign(arrays)
+            elif self._centre is not None:
+                self._assign(self._centre)
                 self._centre = None
+
+    def _assign(self, arrays: Sequence[Array]) -> None:
+        for variable, array in zip(self._trained, arrays, strict=True):
+            variable.assign(array)
 
     def require_plain_sgd(self) -> None:
         require_plain_sgd(self.optimizer, self._trained)

@@ -149,6 +149,8 @@ class LiveJob(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
+            if self._run is not None:
+                self._run._left_item()
             if isinstance(error, Left):
                 self._leave(error)
             elif error is not None:

@@ -91,6 +91,9 @@ class LiveRun:
     def _began(self, loaded: LoadedMicroBatch | None) -> None:
         """Prepare the framework for an item, or for the end of training."""
 
+    def _left_item(self) -> None:
+        """Undo what `_began` prepared, if user code left the loop within an item."""
+
     # ----------------------------------------------------------------------------------------------- the step
 
     def apply(self) -> None:

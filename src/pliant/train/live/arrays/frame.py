@@ -65,7 +65,7 @@ class Frame(Protocol):
         """Return the trained arrays."""
 
     def show(self, arrays: Sequence[Array] | None) -> None:
-        """Let user code compute with these trained arrays until it is called with None. `value` stays as it is."""
+        """Let user code compute with these trained arrays until the next call with None. `value` stays as it is."""
 
     def require_plain_sgd(self) -> None:
         """Raise BadInput unless `apply` subtracts the mean gradient times a rate, for model averaging."""

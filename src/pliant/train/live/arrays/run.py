@@ -53,6 +53,10 @@ class ArrayRun(LiveRun):
         if self._own is not None and loaded is not None:
             self._engine.frame.show(self._own.place(self._engine.frame.trained()))
 
+    def _left_item(self) -> None:
+        if self._own is not None:
+            self._engine.frame.show(None)
+
     def _step(self, grads: Any, weight: float | None) -> bool:
         """End an item with its gradients. Return True if the step is applied, False if more items of it follow."""
         if weight is not None:

@@ -1,4 +1,4 @@
-"""The optimizers of JAX, Keras and TensorFlow that a member's own model can follow."""
+"""A member's own model in JAX, Keras and TensorFlow: the optimizers that it can follow, and how it is shown."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import BadInput
+from pliant.train.live.arrays.frame import Layout, aligned
 
 
 def jax_frame(optimizer: Any) -> Any:
@@ -87,3 +88,51 @@ def test_keras_and_tensorflow_refuse_what_does_more(make: Any, why: str) -> None
     bound.constraint = keras.constraints.NonNeg()
     with pytest.raises(BadInput, match="constraint"):
         require_plain_sgd(keras.optimizers.SGD(0.1), [free, bound])
+
+
+def keras_frame() -> Any:
+    import keras
+
+    from pliant.keras.frame import KerasFrame
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    return KerasFrame(model)
+
+
+def tensorflow_frame() -> Any:
+    import keras
+    import tensorflow as tf
+
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("Keras runs on another framework: set KERAS_BACKEND to tensorflow")
+    from pliant.tensorflow.frame import TensorflowFrame
+
+    return TensorflowFrame([tf.Variable(tf.ones((3, 2))), tf.Variable(tf.zeros(2))], keras.optimizers.SGD(0.1), [])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("package", "make"), [("keras", keras_frame), ("tensorflow", tensorflow_frame)])
+def test_the_state_and_its_memory_stay_while_another_model_is_shown(package: str, make: Any) -> None:
+    pytest.importorskip(package, reason="run make frameworks")
+    frame = make()
+    live = frame.value()["arrays"]
+    before = [np.array(array) for array in live]
+    frame.show([array + 1 for array in frame.trained()])
+    for array, own in zip(before, frame.trained(), strict=False):
+        assert np.array_equal(own, array + 1)
+    for found in (live, frame.value()["arrays"]):
+        assert all(np.array_equal(a, b) for a, b in zip(before, found, strict=True))
+    for _ in range(2):
+        frame.show(None)
+        assert all(np.array_equal(a, b) for a, b in zip(before, frame.trained(), strict=False))
+    frame.apply(ones(frame), 1.0)
+    assert frame.trained()[0] == pytest.approx(before[0] - 0.1)
+
+
+def ones(frame: Any) -> list[Any]:
+    """Return gradients in memory that TensorFlow can share."""
+    layout = Layout(frame.shapes, np.float32)
+    flat = aligned(layout.numel, np.float32)
+    flat[:] = 1
+    return layout.views(flat)
