@@ -125,8 +125,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/evolve.py",
-                "    return replace(_with_returned(state, state.held, lost=False), last_done=())\n",
-                "    return replace(_with_returned(state, state.held[1:], lost=False), held=(), last_done=())\n",
+                "    return change(_with_returned(state, state.held, lost=False), last_done=())\n",
+                "    return change(_with_returned(state, state.held[1:], lost=False), held=(), last_done=())\n",
             ),
         ),
     ),
@@ -137,8 +137,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/evolve.py",
-                "    return replace(_with_returned(state, state.held, lost=False), last_done=())\n",
-                "    return replace(_with_returned(state, state.held, lost=False), last_done=(), attempts=0)\n",
+                "    return change(_with_returned(state, state.held, lost=False), last_done=())\n",
+                "    return change(_with_returned(state, state.held, lost=False), last_done=(), attempts=0)\n",
             ),
         ),
     ),
@@ -168,7 +168,7 @@ TASKS = (
             Edit(
                 "core/tasks/evolve.py",
                 "            return _with_returned(state, raised, lost=False)\n",
-                "            return replace(state, held=tuple(each for each in state.held if each.attempt != event.attempt))\n",
+                "            return change(state, held=tuple(each for each in state.held if each.attempt != event.attempt))\n",
             ),
         ),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import assert_never
 
 from pliant.core.data.ledger import LedgerLine, Lineage
@@ -28,6 +27,7 @@ from pliant.core.member.control_words import Purpose, disagreement, is_ending
 from pliant.core.member.state import Machine, Phase
 from pliant.core.messages import Raised
 from pliant.core.messages.describe import describe_failing
+from pliant.core.model.copies import change
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.world import WorldKind
 
@@ -171,7 +171,7 @@ def _on_durable(m: Machine, out: Out, signal: s.Durable) -> None:
     """Drop reported lines. Progress wakes no watch, so no view arrives while nothing else changes."""
     if m.view is None or signal.revision < m.view.revision:
         return
-    m.view = replace(m.view, durable=signal.lineage)
+    m.view = change(m.view, durable=signal.lineage)
     behind = len(m.committed_lines) > LINES_MAX
     if _drop_lines(m, signal.lineage) and behind and m.phase in _REPORTING and m.entered and is_reporter(m):
         report_progress(m, out)  # the lines that did not fit into the previous report

@@ -25,9 +25,12 @@ class MemberState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
-    """The state that the coordinator sends to one member: enough to act on without further requests."""
+    """The state that the coordinator sends to one member: enough to act on without further requests.
+
+    It has no slots, so that `change` copies it.
+    """
 
     revision: int
     state: JobState
@@ -91,13 +94,13 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
 def kept_checkpoints(job: Job) -> tuple[str, ...]:
     """Return the names of checkpoints that must not be removed. Damaged ones are kept, too: parts may be good."""
     newest = (job.checkpoint,) if job.checkpoint is not None else ()
-    return (*job.damaged, *(checkpoint.name for checkpoint in (*job.older_checkpoints, *newest)))
+    return (*job.damaged, *[checkpoint.name for checkpoint in (*job.older_checkpoints, *newest)])
 
 
 def written_parts(job: Job) -> tuple[tuple[str, int], ...]:
     """Return the parts written of unfinished checkpoints, and which of these will never be finished."""
-    parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.unfinished_checkpoints)
-    return tuple((each.name, part) for each, there in parts for part, _ in there)
+    parts = [(each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.unfinished_checkpoints]
+    return tuple([(each.name, part) for each, there in parts for part, _ in there])
 
 
 def mismatch_why(job: Job, member: MemberId) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from pliant.core.hangs import add_samples
 from pliant.core.messages import AgentJoin, DrainAgent
+from pliant.core.model.copies import change
 from pliant.core.supervisor.endings import handle_end
 from pliant.core.supervisor.launched import have_seats_ended_well, kill_hung
 from pliant.core.supervisor.live import end_live_job, kill_lost, kill_stopped
@@ -34,7 +34,7 @@ def supervise(state: Supervisor, signal: Signal, now: float) -> Decision:
     """Decide what the agent does on a signal."""
     state, actions = _react(state, signal, now)
     if not state.ended or not is_live(state):
-        return replace(state, kill_at=None), actions
+        return change(state, kill_at=None), actions
     state, ending = end_live_job(state, now)
     return state, actions + ending
 
@@ -48,7 +48,7 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
         case WorkerEnded():
             return handle_end(state, signal, now)
         case WorkersSampled(samples):
-            state = replace(state, activity=add_samples(state.activity, samples, state.workers))
+            state = change(state, activity=add_samples(state.activity, samples, state.workers))
             return kill_stopped(state, now) if is_live(state) else kill_hung(state, now)
         case StopOverdue(member):
             return state, (Kill(member),) if member in state.workers else ()
@@ -81,5 +81,5 @@ def _recheck(state: Supervisor, away_s: float, now: float) -> Decision:
         return state, (Finish(),)
     state, killed = kill_lost(state, now)
     if state.kill_at is not None and now >= state.kill_at:
-        state, killed = replace(state, kill_at=now + state.grace_s), kill_all(state)
+        state, killed = change(state, kill_at=now + state.grace_s), kill_all(state)
     return apply_orders(state, (() if state.leaving else (SendCommand(agent_join(state)),)) + killed, now)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
 from pliant.core.messages import AgentLeave, Cancel, DrainAgent
+from pliant.core.model.copies import change
 from pliant.core.model.launch import SeatEnd
 from pliant.core.start_failures import is_bad_input, is_incurable
 from pliant.core.supervisor.live import start_missing
@@ -42,7 +41,7 @@ def handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
     failed_to_join = never_joined and (ended.code == 0 or is_own_failure(ended.code))
     late = live and joined and state.ended and ended.code not in (0, FENCED_CODE)
     earlier = state.ends[-ENDS_KEPT:] if live else state.ends  # a launch has so many seats, a live job any number
-    state = replace(
+    state = change(
         state,
         workers=state.workers - {ended.member},
         joined=state.joined - {ended.member},
@@ -57,7 +56,7 @@ def handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
     )
     if never_joined and (why := reason_to_give_up(state, ended, describe_exit(ended.code))):
         drain = SendCommand(DrainAgent(state.id, state.grace_s, why))
-        state, leaving = leave(replace(state, gave_up=why), state.grace_s, drain)
+        state, leaving = leave(change(state, gave_up=why), state.grace_s, drain)
         return state, (SendCommand(Cancel(why, failed=True)), *said, *leaving)
     if state.leaving and not state.workers:
         return state, (*said, SendCommand(AgentLeave(state.id)), Finish())
@@ -81,11 +80,11 @@ def _is_first_failure(state: Supervisor, ended: WorkerEnded, now: float) -> bool
 def _back_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> Supervisor:
     """Set the wait before the next start. A launch is tried again at once the first time."""
     if not failed:
-        return replace(state, failures=0 if live else state.failures)
+        return change(state, failures=0 if live else state.failures)
     failures = 1 if not live and now - state.launched_at > STEADY_S else state.failures + 1
     exponent = min(failures - 1 if live else failures - 2, 10)
     backoff_s = min(BACKOFF_FIRST_S * 2**exponent, BACKOFF_MAX_S) if exponent >= 0 else 0.0
-    return replace(state, failures=failures, not_before=now + backoff_s)
+    return change(state, failures=failures, not_before=now + backoff_s)
 
 
 def reason_to_give_up(state: Supervisor, ended: WorkerEnded, how: str) -> str:

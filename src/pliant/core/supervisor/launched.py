@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pliant.core.hangs import describe_hang
+from pliant.core.model.copies import change
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.supervisor.signals import (
@@ -26,11 +25,11 @@ def run_launch(state: Supervisor, order: OrdersReceived, actions: tuple[Action, 
     if state.ended and not state.workers:
         return state, (*actions, Finish())
     if launch is not None and launch.number > state.launched:
-        state = replace(state, launched=launch.number, launched_at=now, begun_seats=frozenset(), ends=())
+        state = change(state, launched=launch.number, launched_at=now, begun_seats=frozenset(), ends=())
     seats = _own_seats(state, launch)
     stray = state.workers - seats
     asked = tuple(Terminate(member, state.stop_s) for member in sorted(stray - state.stopping))
-    state = replace(state, stopping=state.stopping | stray)
+    state = change(state, stopping=state.stopping | stray)
     if stray or state.ended or state.leaving:
         return state, actions + asked
     if launch is None or launch.over or not any(seat.agent == state.id for seat in launch.seats):
@@ -43,7 +42,7 @@ def run_launch(state: Supervisor, order: OrdersReceived, actions: tuple[Action, 
     fresh = seats - state.begun_seats
     if state.begun_seats and now < state.not_before:
         return state, actions  # refilled seats wait as a launch would
-    state = replace(state, begun_seats=state.begun_seats | fresh, workers=state.workers | fresh)
+    state = change(state, begun_seats=state.begun_seats | fresh, workers=state.workers | fresh)
     ordered = (seat.member for seat in launch.seats if seat.member in fresh)
     return state, actions + tuple(StartSeat(launch, member) for member in ordered)
 
@@ -82,4 +81,4 @@ def kill_hung(state: Supervisor, now: float) -> Decision:
     why = describe_hang(state.activity, now, state.stall_s, all_here=not elsewhere)
     if not why:
         return state, ()
-    return replace(state, activity=()), (Announce(f"{why}; killed all workers here"), *kill_all(state))
+    return change(state, activity=()), (Announce(f"{why}; killed all workers here"), *kill_all(state))

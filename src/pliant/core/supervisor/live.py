@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pliant.core.hangs import STOPPED_S, find_stopped
 from pliant.core.messages import Exited
+from pliant.core.model.copies import change
 from pliant.core.model.names import MemberId, worker_name
 from pliant.core.supervisor.signals import Action, Announce, Finish, Kill, SendCommand, Start, Terminate
 from pliant.core.supervisor.state import (
@@ -54,7 +53,7 @@ def start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) ->
     count = min(missing, room) if not is_permitted(state) else min(missing, room, len(_unused_permits(state)))
     for _ in range(count):
         member = worker_name(state.id, state.run_id, state.started + 1)
-        state = replace(state, started=state.started + 1, workers=state.workers | {member})
+        state = change(state, started=state.started + 1, workers=state.workers | {member})
         actions += (Start(member),)
     if count < missing:
         return state, actions
@@ -68,7 +67,7 @@ def _start_servers(state: Supervisor) -> Decision:
     actions: tuple[Action, ...] = ()
     for _ in range(state.server_count - running):
         member = MemberId(f"{state.id}-{state.run_id}.{SERVER_MARK}{state.servers_started + 1}")
-        state = replace(state, servers_started=state.servers_started + 1, workers=state.workers | {member})
+        state = change(state, servers_started=state.servers_started + 1, workers=state.workers | {member})
         actions += (Start(member, is_server=True),)
     return state, actions
 
@@ -84,7 +83,9 @@ def _unused_permits(state: Supervisor) -> list[MemberId]:
 
 def _return_permits(state: Supervisor) -> Decision:
     unused = _unused_permits(state)
-    return replace(state, started=state.started + len(unused)), tuple(SendCommand(Exited(each, 0)) for each in unused)
+    if not unused:
+        return state, ()
+    return change(state, started=state.started + len(unused)), tuple(SendCommand(Exited(each, 0)) for each in unused)
 
 
 def kill_lost(state: Supervisor, now: float) -> Decision:
@@ -92,13 +93,15 @@ def kill_lost(state: Supervisor, now: float) -> Decision:
 
     Lost is final, and a worker that learns of it ends by itself; one that is frozen does not.
     """
+    if not state.lost:
+        return state, ()
     overdue = {member for member, since in state.lost if now - since >= state.grace_s}
     lost = tuple((member, now if member in overdue else since) for member, since in state.lost)
     actions: tuple[Action, ...] = ()
     for member in sorted(overdue):
         text = f"{member} was lost to the job and did not end within {state.grace_s:g} s; killed it"
         actions += (Announce(text), Kill(member))
-    return replace(state, lost=lost), actions
+    return change(state, lost=lost), actions
 
 
 def kill_stopped(state: Supervisor, now: float) -> Decision:
@@ -114,14 +117,14 @@ def kill_stopped(state: Supervisor, now: float) -> Decision:
     for member in sorted(stopped):
         text = f"{member} was stopped (SIGSTOP) for {STOPPED_S:g} s while the other workers waited for it; killed it"
         actions += (Announce(text), Kill(member))
-    return replace(state, activity=tuple(each for each in state.activity if each.member not in stopped)), actions
+    return change(state, activity=tuple(each for each in state.activity if each.member not in stopped)), actions
 
 
 def end_live_job(state: Supervisor, now: float) -> Decision:
     """After a finished job, stop workers that never joined; after one that ended badly, set a limit for all."""
     if not state.finished:
         deadline = now + state.grace_s + MARGIN_S
-        return (replace(state, kill_at=deadline) if state.kill_at is None else state), ()
+        return (change(state, kill_at=deadline) if state.kill_at is None else state), ()
     unneeded = state.workers - state.joined - state.stopping  # still importing, most likely
-    state = replace(state, stopping=state.stopping | unneeded, kill_at=None)
+    state = change(state, stopping=state.stopping | unneeded, kill_at=None)
     return state, tuple(Terminate(member, state.grace_s) for member in sorted(unneeded))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pliant.core.messages import AgentLeave, MemberGone, MemberJoined, StateChanged
+from pliant.core.model.copies import change
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.ps.messages import ServerJoined
@@ -28,8 +27,10 @@ def follow_orders(state: Supervisor, order: OrdersReceived, now: float) -> Decis
     if not order.live and _is_old(state, order):
         return state, ()
     stolen = _is_for_another(state, order)
-    state = replace(state, wanted=order.count, draining=order.draining, order=order)
-    state = replace(state, ended=order.ended or stolen, finished=order.finished)
+    ended = order.ended or stolen
+    state = change(
+        state, wanted=order.count, draining=order.draining, order=order, ended=ended, finished=order.finished
+    )
     if order.live and stolen:
         return start_missing(state, (), now)  # the members of the other agent are not this agent's to report
     sooner = order.leaving and order.grace_s < state.leaves_within_s
@@ -61,30 +62,30 @@ def follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: fl
     match event:
         case MemberJoined(member=member):
             if member.agent != state.id:
-                state = replace(state, elsewhere=state.elsewhere | {member.id})
+                state = change(state, elsewhere=state.elsewhere | {member.id})
             return _with_joined(state, member.id), ()
         case TaskMemberJoined(member=name):
             return _with_joined(state, name), ()
         case ServerJoined(member=name) if name in state.workers:
-            return replace(state, joined=state.joined | {name}), ()
+            return change(state, joined=state.joined | {name}), ()
         case MemberGone(member=gone, how="left") if gone in state.workers:
-            return replace(state, left=state.left | {gone}), ()
+            return change(state, left=state.left | {gone}), ()
         case MemberGone(member=gone) if gone in state.workers:
-            return replace(state, lost=(*state.lost, (gone, now))), ()
+            return change(state, lost=(*state.lost, (gone, now))), ()
         case MemberGone(member=gone):
-            return replace(state, elsewhere=state.elsewhere - {gone}), ()
+            return change(state, elsewhere=state.elsewhere - {gone}), ()
         case StateChanged(state=job_state) if job_state.ended and not _is_overtaken(state, revision):
             finished = job_state is JobState.FINISHED
-            return apply_orders(replace(state, ended=True, finished=finished), (), now)
+            return apply_orders(change(state, ended=True, finished=finished), (), now)
         case _:
             return state, ()
 
 
 def _with_joined(state: Supervisor, member: MemberId) -> Supervisor:
-    state = replace(state, script_joins=True, trains=True)
+    state = change(state, script_joins=True, trains=True)
     if member not in state.workers:
         return state
-    return replace(state, joined=state.joined | {member}, never_joined=0, killed_unjoined=0)
+    return change(state, joined=state.joined | {member}, never_joined=0, killed_unjoined=0)
 
 
 def _is_overtaken(state: Supervisor, revision: int) -> bool:
@@ -103,11 +104,11 @@ def leave(state: Supervisor, grace_s: float, *said: SendCommand) -> Decision:
     """Let all workers end within a grace period, after sending commands; no effect unless it is shorter than before."""
     if grace_s >= state.leaves_within_s:
         return state, ()
-    state, was_leaving = replace(state, leaves_within_s=grace_s), state.leaving
+    state, was_leaving = change(state, leaves_within_s=grace_s), state.leaving
     if was_leaving:
         return state, (*said, *(StopWithin(member, grace_s) for member in sorted(state.workers)))
     fresh = sorted(state.workers - state.stopping)  # a second SIGTERM may mean "now" to the others
-    state = replace(state, leaving=True, draining=state.workers, stopping=state.stopping | state.workers)
+    state = change(state, leaving=True, draining=state.workers, stopping=state.stopping | state.workers)
     if not state.workers:
         return state, (SendCommand(AgentLeave(state.id)), Finish())
     return state, (*said, *(Terminate(member, grace_s) for member in fresh))

@@ -16,12 +16,13 @@ GRACE_S = 30.0
 MARGIN_S = 1.0  # so that a worker that leaves at the very end of its grace period is not killed on its way out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Supervisor:
     """An agent's state. `run_id` makes the names of its workers unique over restarts of the agent itself.
 
     `joined`, `draining`, `stopping`, `left` and `lost` are workers of this agent that still run. `stopping` were asked
     to end. `begun_seats` are the started seats of launch `launched`, and `ends` the ends of those not asked to.
+    It has no slots, so that `change` copies it.
     """
 
     id: AgentId

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from pliant.core.model.copies import change
 from pliant.core.model.names import MemberId
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.model import (
@@ -23,7 +24,7 @@ RAISED_KEPT = 4  # members on which a shard raised; two are enough to fail the j
 def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
     """Return the queue after `event`."""
     if isinstance(event, t.TaskMemberJoined):
-        return TaskState(event.terms) if state is None else replace(state, terms=event.terms)
+        return TaskState(event.terms) if state is None else change(state, terms=event.terms)
     if state is None:
         raise ValueError("the first event of a queue must be TaskMemberJoined")
     match event:
@@ -31,7 +32,7 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
             return _with_given(state, event.shards)
         case t.ShardAdvanced():
             moved = (replace(each, upto=event.upto) if each.attempt == event.attempt else each for each in state.held)
-            return replace(state, held=tuple(moved))
+            return change(state, held=tuple(moved))
         case t.ShardDone():
             return _with_done(state, event)
         case t.ShardReturned():
@@ -48,14 +49,14 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
             )
             return _with_returned(state, raised, lost=False)
         case t.EvaluationBegun():
-            return replace(
+            return change(
                 state,
                 evaluations=event.number + 1,
                 evaluated_after=event.after_shards,
                 evaluation=RunningEvaluation(event.number, event.after_shards),
             )
         case t.EvaluationDone():
-            return replace(state, evaluation=None)
+            return change(state, evaluation=None)
         case _:
             assert_never(event)
 
@@ -63,12 +64,12 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
 def without_member(state: TaskState, member: MemberId, *, lost: bool) -> TaskState:
     """Return the queue after the end of a member: all its shards are returned."""
     state = _with_returned(state, state.held_by(member), lost=lost)
-    return replace(state, last_done=tuple(each for each in state.last_done if each.member != member))
+    return change(state, last_done=tuple(each for each in state.last_done if each.member != member))
 
 
 def without_members(state: TaskState) -> TaskState:
     """Return the queue as another attempt of its job begins with it: no member is left."""
-    return replace(_with_returned(state, state.held, lost=False), last_done=())
+    return change(_with_returned(state, state.held, lost=False), last_done=())
 
 
 def _with_given(state: TaskState, shards: tuple[HeldShard, ...]) -> TaskState:
@@ -77,7 +78,7 @@ def _with_given(state: TaskState, shards: tuple[HeldShard, ...]) -> TaskState:
         max((shard.number + 1 for shard in shards if (shard.kind is ShardKind.EVALUATE) is wanted), default=0)
         for wanted in (False, True)
     )
-    return replace(
+    return change(
         state,
         given=max(state.given, own),
         given_evaluation=max(state.given_evaluation, evaluation),
@@ -97,7 +98,7 @@ def _with_done(state: TaskState, event: t.ShardDone) -> TaskState:
             totals[name] = totals.get(name, 0.0) + value
         records = evaluation.records + stop - event.start
         evaluation = replace(evaluation, records=records, sums=tuple(sorted(totals.items())))
-    return replace(
+    return change(
         state,
         held=tuple(each for each in state.held if each.attempt != event.attempt),
         last_done=(*others, LastDone(event.member, event.attempt)),
@@ -117,7 +118,7 @@ def _with_returned(state: TaskState, shards: tuple[HeldShard, ...], *, lost: boo
     ]
     returned = sorted((*state.returned, *back), key=lambda shard: (shard.kind, shard.number))
     held = tuple(each for each in state.held if each.attempt not in attempts)
-    return replace(state, held=held, returned=tuple(returned))
+    return change(state, held=held, returned=tuple(returned))
 
 
 def _begin_again(state: TaskState, shard: HeldShard) -> int:

@@ -5,6 +5,7 @@ Each returns the empty string, or a sentence that names the violation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from pliant.core.model.names import MemberId
@@ -24,13 +25,14 @@ def task_state_violation(state: TaskState, members: Collection[MemberId]) -> str
     attempts = [shard.attempt for shard in state.held]
     if len({*attempts}) < len(attempts) or max(attempts, default=0) > state.attempts:
         return f"tasks: the attempts {attempts} are not unique, or above the newest, {state.attempts}"
+    counts = Counter(shard.member for shard in state.held)
     for shard in state.held:
         if shard.member not in members:
             return f"tasks: {shard.member} holds shard {shard.number} and is not a member"
         found = state.terms.range_of(shard.kind, shard.number)
         if not found.start <= shard.start <= shard.upto <= found.stop:
             return f"tasks: attempt {shard.attempt} is at {shard.upto}, outside of its records"
-        if len(state.held_by(shard.member)) > HELD_MAX:
+        if counts[shard.member] > HELD_MAX:
             return f"tasks: {shard.member} holds more than {HELD_MAX} shards"
     return ""
 

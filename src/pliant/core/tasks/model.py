@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from pliant.core.data.ledger import mix
 from pliant.core.data.sample_order import MASK_64, Order
 from pliant.core.model.names import MemberId
+
+SHUFFLED_CACHED = 4096
 
 
 class ShardKind(StrEnum):
@@ -79,14 +83,19 @@ class TaskTerms:
             records = self.evaluation_records
         else:
             epoch, place = divmod(number, self.shards_per_epoch)
-            index = Order(self.seed, self.shards_per_epoch).at(epoch, place) if self.shuffled else place
+            index = _shuffled(self.seed, self.shards_per_epoch, epoch, place) if self.shuffled else place
             records = self.records
         start = index * self.records_per_shard
         return ShardRange(epoch, start, min(start + self.records_per_shard, records))
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRange:
+@lru_cache(maxsize=SHUFFLED_CACHED)
+def _shuffled(seed: int, shards: int, epoch: int, place: int) -> int:
+    """Return the shard at a place of an epoch's order. Every change of a queue asks for those of all held shards."""
+    return Order(seed, shards).at(epoch, place)
+
+
+class ShardRange(NamedTuple):
     """The records `start` to `stop` of an epoch, or of an evaluation counted from 0."""
 
     epoch: int
@@ -149,9 +158,9 @@ class RunningEvaluation:
     sums: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskState:
-    """The queue of a job."""
+    """The queue of a job. It has no slots, so that `change` copies it."""
 
     terms: TaskTerms
     given: int = 0  # shards of the job's own kind that were ever given out
