@@ -5,7 +5,20 @@ Each returns the empty string, or a sentence that names the violation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from pliant.core.ps.model import BUCKETS, NONE, BucketLayout, ServerTable
+
+T = TypeVar("T")
+
+
+def _first_buckets(rows: Iterable[T]) -> dict[T, int]:
+    """Return each different row with the first bucket that has it: what holds for one bucket holds for its equals."""
+    first: dict[T, int] = {}
+    for bucket, row in enumerate(rows):
+        first.setdefault(row, bucket)
+    return first
 
 
 def layout_violation(layout: BucketLayout) -> str:
@@ -13,10 +26,10 @@ def layout_violation(layout: BucketLayout) -> str:
     rows = (layout.primary, layout.backup, layout.incoming)
     if any(len(row) != BUCKETS for row in rows):
         return f"servers: layout {layout.number} does not have {BUCKETS} buckets"
-    if any(not NONE <= at < len(layout.servers) for row in rows for at in row):
+    if any(min(row) < NONE or max(row) >= len(layout.servers) for row in rows):
         return f"servers: layout {layout.number} names a server that it does not have"
     staying = {*layout.ids} - layout.leaving
-    for bucket, (primary, backup, incoming) in enumerate(zip(*rows, strict=True)):
+    for (primary, backup, incoming), bucket in _first_buckets(zip(*rows, strict=True)).items():
         there = [at for at in (primary, backup, incoming) if at != NONE]
         if len({*there}) < len(there):
             return f"servers: bucket {bucket} has two copies on one server in layout {layout.number}"
@@ -31,8 +44,7 @@ def table_change_violation(before: ServerTable, after: ServerTable) -> str:
     if new.number <= old.number:
         return "" if new == old else f"servers: layout {new.number} follows layout {old.number}"
     alive = {*new.ids}
-    for bucket in range(BUCKETS):
-        was, now = old.copies(bucket), new.copies(bucket)
+    for (was, now), bucket in _first_buckets(zip(old.all_copies(), new.all_copies(), strict=True)).items():
         filled = was.incoming if was.primary in before.copied else None
         good = {was.primary, was.backup, filled} & alive
         if good and now.primary not in good:

@@ -60,6 +60,17 @@ class BucketLayout:
         )
         return BucketCopies(primary, backup, incoming, bucket in self.replaces_primary)
 
+    def all_copies(self) -> list[BucketCopies]:
+        """Return the servers of every bucket. Buckets with the same servers share one value: few differ."""
+        known: dict[tuple[tuple[int, int, int], bool], BucketCopies] = {}
+        found = []
+        for bucket, row in enumerate(zip(self.primary, self.backup, self.incoming, strict=True)):
+            key = (row, bucket in self.replaces_primary)
+            if key not in known:
+                known[key] = self.copies(bucket)
+            found.append(known[key])
+        return found
+
     def fillers(self) -> frozenset[MemberId]:
         """Return the primaries that must report: they fill an incoming copy, or their backup waits to leave.
 
@@ -67,7 +78,7 @@ class BucketLayout:
         every row.
         """
         leaving = {at for at, server in enumerate(self.servers) if server.id in self.leaving}
-        rows = zip(self.primary, self.backup, self.incoming, strict=True)
+        rows = set(zip(self.primary, self.backup, self.incoming, strict=True))
         return frozenset(
             self.servers[primary].id
             for primary, backup, incoming in rows

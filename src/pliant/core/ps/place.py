@@ -37,9 +37,9 @@ def next_placement(
         return None
     alive = frozenset(server.id for server in servers)
     staying = [server.id for server in servers if server.id not in leaving]
-    buckets = [
-        _without_lost(_with_filled(layout.copies(bucket), table.copied), alive, leaving) for bucket in range(BUCKETS)
-    ]
+    copies = layout.all_copies()
+    left = {each: _without_lost(_with_filled(each, table.copied), alive, leaving) for each in set(copies)}
+    buckets = [left[each] for each in copies]
     lost = sum(was != NONE and bucket.primary is None for was, bucket in zip(layout.primary, buckets, strict=True))
     if staying:
         _Balance(buckets, staying, _confirmed(table)).run()
@@ -107,9 +107,11 @@ class _Balance:
         return bucket.primary, bucket.incoming
 
     def _count(self, bucket: BucketCopies, sign: int) -> None:
-        for name, counts in zip(self._future(bucket), (self._primaries, self._backups), strict=True):
-            if name in counts:
-                counts[name] += sign
+        primary, backup = self._future(bucket)
+        if primary in self._primaries:
+            self._primaries[primary] += sign
+        if backup in self._backups:
+            self._backups[backup] += sign
 
     def _set(self, at: int, bucket: BucketCopies) -> None:
         self._count(self._buckets[at], -1)
@@ -118,7 +120,7 @@ class _Balance:
 
     def _least(self, counts: dict[MemberId, int], *without: MemberId | None) -> MemberId | None:
         free = [name for name in self._staying if name not in without]
-        return min(free, key=lambda name: counts[name], default=None)
+        return min(free, key=counts.__getitem__, default=None)
 
     def _complete(self, at: int) -> None:
         """Give a bucket the copies that it lacks, one at a time."""
@@ -130,29 +132,32 @@ class _Balance:
             return
         if bucket.primary not in self._primaries:  # it leaves, and so does its backup, if there is one
             new = self._least(self._primaries)
-            self._set(at, replace(bucket, incoming=new, replaces_primary=True))
+            self._set(at, BucketCopies(bucket.primary, bucket.backup, new, replaces_primary=True))
         elif bucket.backup not in self._backups:
             new = self._least(self._backups, bucket.primary)
             # A backup that leaves need not wait for a server to come, only for its primary.
             may_go = new is None and at in self._confirmed
-            self._set(at, replace(bucket, backup=None if may_go else bucket.backup, incoming=new))
+            self._set(at, BucketCopies(bucket.primary, None if may_go else bucket.backup, new, bucket.replaces_primary))
 
     def _even_primaries(self) -> None:
+        low = self._least(self._primaries)
         for at, bucket in enumerate(self._buckets):
-            low = self._least(self._primaries)
             if low is None or not self._is_above(self._primaries, bucket.primary, low) or bucket.incoming is not None:
                 continue
             if bucket.backup == low:
                 self._set(at, BucketCopies(low, bucket.primary))
             else:
-                self._set(at, replace(bucket, incoming=low, replaces_primary=True))
+                self._set(at, BucketCopies(bucket.primary, bucket.backup, low, replaces_primary=True))
+            low = self._least(self._primaries)
 
     def _even_backups(self) -> None:
         for at, bucket in enumerate(self._buckets):
-            low = self._least(self._backups, bucket.primary)
-            if low is None or bucket.incoming is not None or not self._is_above(self._backups, bucket.backup, low):
+            if bucket.incoming is not None:
                 continue
-            self._set(at, replace(bucket, incoming=low, replaces_primary=False))
+            low = self._least(self._backups, bucket.primary)
+            if low is None or not self._is_above(self._backups, bucket.backup, low):
+                continue
+            self._set(at, BucketCopies(bucket.primary, bucket.backup, low))
 
     @staticmethod
     def _is_above(counts: dict[MemberId, int], name: MemberId | None, low: MemberId) -> bool:

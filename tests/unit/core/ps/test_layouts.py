@@ -42,6 +42,15 @@ def test_a_third_server_receives_its_share_with_few_moves() -> None:
     assert {*fleet.backups().values()} <= {341, 342}
 
 
+def test_the_copies_of_all_buckets_are_those_of_each() -> None:
+    fleet = Fleet()
+    fleet.settle(A, B)
+    fleet.serve(C)  # some buckets have an incoming copy in the place of the primary, some in that of the backup
+    layout = fleet.it.ps.layout if fleet.it.ps is not None else empty_layout(0)
+    assert 0 < len(layout.replaces_primary) < fleet.moving()
+    assert layout.all_copies() == [layout.copies(bucket) for bucket in range(BUCKETS)]
+
+
 def test_the_backup_replaces_a_lost_primary_at_once() -> None:
     fleet = Fleet()
     fleet.settle(A, B, C)
