@@ -68,8 +68,10 @@ def endpoints_of(urls: tuple[str, ...]) -> Endpoints:
 
 def in_order(known: Endpoints, now: float) -> tuple[int, ...]:
     """Return the endpoints to ask, the preferred one first. Silent ones are left out, unless all are."""
-    count = len(known.urls)
-    around = tuple((known.preferred + turn) % count for turn in range(count))
+    every = range(len(known.urls))
+    around = (*every[known.preferred :], *every[: known.preferred])
+    if not known.silent:
+        return around
     return tuple(each for each in around if known.silent.get(each, -inf) <= now) or around
 
 
@@ -78,6 +80,8 @@ def note_answer(known: Endpoints, endpoint: int, asked_at: float, now: float) ->
     if asked_at < known.moved_at:
         return known
     moved = endpoint != known.preferred or endpoint in known.missed
+    if not moved and endpoint not in known.silent:
+        return known
     silent = {each: until for each, until in known.silent.items() if each != endpoint}
     return replace(
         known,

@@ -253,14 +253,14 @@ class Service:
             found = tuple(LookupReply(ticket, refusal) for ticket, _ in lookups)
             deleted = [DeletionReply(ticket, refusal) for ticket, _, _ in deletions]
         return Pumped(
-            tuple(reply for reply in replies if reply.ticket is not None),
+            tuple([reply for reply in replies if reply.ticket is not None]),
             renewed,
             found,
             tuple(deleted),
-            changed=(*(draft.name for draft in done), *self._read_again),
+            changed=(*[draft.name for draft in done], *self._read_again),
             took_over=standing is Standing.NEWLY and self.leads,
-            decided=tuple((draft.name, draft.events) for draft in done),
-            moved=(*(draft.name for draft in done if draft.changes_membership), *self._read_again),
+            decided=tuple([(draft.name, draft.events) for draft in done]),
+            moved=(*[draft.name for draft in done if draft.changes_membership], *self._read_again),
             bugs=tuple(self._bugs),
         )
 

@@ -6,7 +6,6 @@ long as too few others are there, and leaves once it is not needed.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from pliant.core.job.launches import seats_per_agent
@@ -137,10 +136,10 @@ def _beyond_wanted(job: Job, members: list[Member]) -> dict[MemberId, Member]:
     """Return the members beyond the wanted number of their agents, counted in this order."""
     leaving = {agent.id for agent in job.agents if agent.draining}
     placement = {agent: count for agent, count in job.target.placement if agent not in leaving}
-    room = Counter(placement if job.target.placement else desired_workers(job))
+    room = dict(placement if job.target.placement else desired_workers(job))
     beyond = {}
     for member in members:
-        room[member.agent] -= 1
+        room[member.agent] = room.get(member.agent, 0) - 1
         if room[member.agent] < 0:
             beyond[member.id] = member
     return beyond

@@ -38,12 +38,12 @@ from pliant.core.tasks.messages import TaskEvent
 
 def state_violations(job: Job) -> tuple[str, ...]:
     """Return the violations of a state. Call after any change of membership."""
-    return tuple(wrong for check in STATE_INVARIANTS if (wrong := check(job)))
+    return tuple([wrong for check in STATE_INVARIANTS if (wrong := check(job))])
 
 
 def change_violations(before: Job, event: Event, after: Job) -> tuple[str, ...]:
     """Return the violations of one change, given the job before and after one event."""
-    return tuple(wrong for check in CHANGE_INVARIANTS if (wrong := check(before, event, after)))
+    return tuple([wrong for check in CHANGE_INVARIANTS if (wrong := check(before, event, after))])
 
 
 def all_violations(before: Job | None, events: Sequence[Event]) -> tuple[str, ...]:
@@ -143,6 +143,8 @@ def holders_are_members(job: Job) -> str:
 
 def worlds_have_one_fingerprint(job: Job) -> str:
     """P4: a member with another fingerprint than the job's is in none of its worlds."""
+    if not job.fingerprint:
+        return ""  # no member of a world has one yet
     for world in job.worlds:
         for name in world.members:
             if name in job.members and (why := mismatch_why(job, name)):

@@ -30,11 +30,14 @@ def describe_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> 
 
 def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> str:
     """Return why a member with this fingerprint cannot compute with the job; empty if it can, or if one is unknown."""
-    differ = describe_differences(dict(ours), dict(theirs)) if ours and theirs else ""
+    differ = describe_differences(dict(ours), dict(theirs)) if ours and theirs and ours != theirs else ""
     return f"computes other bits: {differ}" if differ else ""
 
 
 def most_common(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
     """Return the fingerprint that most members have, the first of several; members without one are not counted."""
-    found = Counter(tuple(sorted(each)) for each in fingerprints if each)
-    return max(found, key=found.__getitem__, default=())
+    known = [tuple(sorted(each)) for each in fingerprints if each]
+    if not known:
+        return ()
+    found = Counter(known)
+    return max(found, key=found.__getitem__)
