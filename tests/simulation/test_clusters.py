@@ -113,8 +113,8 @@ def test_a_leader_that_grants_slots_too_soon_is_found(make: Callable[[], Schedul
 
 @pytest.mark.parametrize("seed", KEPT)
 def test_an_agent_that_needs_no_permits_exceeds_the_pool(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def orders_without_permits(job: Job, agent: AgentId) -> OrdersReceived:
-        return replace(orders_for(job, agent), permitted=None)
+    def orders_without_permits(job: Job, agent: AgentId, revision: int) -> OrdersReceived:
+        return replace(orders_for(job, agent, revision), permitted=None)
 
     monkeypatch.setattr(led_pool, "orders_for", orders_without_permits)
     assert is_exceeded(LedPool(seed))

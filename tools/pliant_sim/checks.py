@@ -17,6 +17,7 @@ from pliant.core.supervisor import signals as v
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
+from pliant_sim.requests import decode_event
 
 if TYPE_CHECKING:
     from pliant_sim.processes.agent import SimulatedAgent
@@ -47,7 +48,7 @@ class StoreChecks:
         if write.expected != self.revision or revision != self.revision + len(write.events):
             self.complain(f"P5: a write at revision {write.expected} followed revision {self.revision}")
         self.revision = revision
-        for event in map(EVENTS.decode, write.events):
+        for event in map(decode_event, write.events):
             self._sim.tell_event(event)
             after = evolve(self.job, event)
             self.check_reason(event)

@@ -5,7 +5,7 @@ A coordinator that is frozen, or whose machine is gone, neither answers nor rese
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Unavailable
@@ -52,14 +52,16 @@ class SimulatedClient:
         self._sim = sim
         self._sender = sender
         self.known: Endpoints = endpoints_of(tuple(each.name for each in sim.coordinators))
+        count = len(self.known.urls)
+        self._renewal_limit_s = renewal_limit_s(LEASE_TTL_S, count)
+        self._command_limit_s = command_limit_s(LEASE_TTL_S, count)
         self._attempts = 0
         self._calls: dict[int, _Call] = {}  # by the number of the attempt that waits for an answer
 
     def call(self, given: Given, patience_s: float = 0.0) -> None:
         """Send a request to each coordinator in turn, at least once to each that was not silent."""
-        count = len(self.known.urls)
         is_renewal = isinstance(given, Ask) and isinstance(given.request, Renew | RenewAgent)
-        limit_s = (renewal_limit_s if is_renewal else command_limit_s)(LEASE_TTL_S, count)
+        limit_s = self._renewal_limit_s if is_renewal else self._command_limit_s
         wait_s = 0.0 if isinstance(given, Ask) else WATCH_S
         self._circle(_Call(given, limit_s, wait_s, self._sim.now + patience_s))
 
@@ -76,7 +78,7 @@ class SimulatedClient:
         if coordinator.refuses:
             sim.after(REFUSED_S, self._failed, self._attempts)
             return
-        sim.send(self._sender, coordinator.name, coordinator.receive, replace(call.given, attempt=self._attempts))
+        sim.send(self._sender, coordinator.name, coordinator.receive, call.given._replace(attempt=self._attempts))
         sim.after(call.limit_s + call.wait_s, self._too_late, self._attempts)
 
     def _too_late(self, attempt: int) -> None:

@@ -27,20 +27,15 @@ class Timeline:
         self._sequence += 1
         heappush(self._queue, (self.now + delay_s, self._sequence, act, args))
 
-    def step(self) -> bool:
-        """Run the next event; return False if there is none."""
-        if not self._queue:
-            return False
-        self.now, sequence, act, args = heappop(self._queue)
-        self.events += 1
-        self.trace = hash((self.trace, sequence, self.now))  # of numbers only: the same in every process
-        act(*args)
-        return True
-
     def run(self, until_s: float, done: Callable[[], bool]) -> None:
         """Run events until a time, or until `done`, which is called only now and then because it is slow."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.step()
+        queue = self._queue
+        while queue and queue[0][0] <= until_s:
+            now, sequence, act, args = heappop(queue)
+            self.now = now
+            self.events += 1
+            self.trace = hash((self.trace, sequence, now))  # of numbers only: the same in every process
+            act(*args)
             if not self.events % 16 and done():
                 return
 

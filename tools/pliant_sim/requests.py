@@ -1,11 +1,13 @@
-"""The requests of simulated machines, commands and renewals, and how they enter the service."""
+"""The messages of a simulated job: requests of machines and how they enter the service, and events of the store."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pliant.coordinator.service.inbox import RenewalReply, Sender
 from pliant.coordinator.service.pump import Service
-from pliant.core.messages import Command
-from pliant.wire.api import Renew, RenewAgent
+from pliant.core.messages import Command, Event
+from pliant.wire.api import EVENTS, Renew, RenewAgent
 
 Request = Command | Renew | RenewAgent
 
@@ -26,3 +28,9 @@ def queue_request(service: Service, job: str, request: Request, ticket: object) 
     if isinstance(request, Renew | RenewAgent):
         return service.postpone(job, sender_of(request), request.revision, ticket)
     return service.submit(job, request, ticket)
+
+
+@lru_cache(maxsize=4096)
+def decode_event(data: bytes) -> Event:
+    """Decode an event of the store. The checks and each agent read the same bytes, which are decoded once."""
+    return EVENTS.decode(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, 
 PLACED_S = 30.0  # after the faults, when each agent must run as many workers as are wanted there
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
 SERVER_FAULTS_UNTIL_S = 30.0
+GARBAGE_AFTER = 10_000  # new objects before cycles are looked for: a schedule makes many, few of them in cycles
 CHURN_UNTIL_S = FAULTS_UNTIL_S + PATIENCE_S  # members are replaced until the job ends
 
 
@@ -60,9 +62,14 @@ class Batch:
 
 def run_batch(first: int, count: int, kind: ScheduleKind = ScheduleKind.LIVE) -> Batch:
     """Run schedules `first`, `first + 1` and so on in this process."""
-    began = time.process_time()
-    results = tuple(run_kind(kind, seed) for seed in range(first, first + count))
-    return Batch(first, results, time.process_time() - began)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(GARBAGE_AFTER)
+    try:
+        began = time.process_time()
+        results = tuple(run_kind(kind, seed) for seed in range(first, first + count))
+        return Batch(first, results, time.process_time() - began)
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def run_kind(

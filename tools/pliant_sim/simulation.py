@@ -13,7 +13,6 @@ from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import EVENTS
 from pliant_sim.checks import StoreChecks
 from pliant_sim.client import SimulatedClient
 from pliant_sim.describe import narrate
@@ -29,6 +28,7 @@ from pliant_sim.processes.coordinator import (
     MemberWatch,
     SimulatedCoordinator,
 )
+from pliant_sim.requests import decode_event
 
 USER = "user"
 RESENT_S = 0.5  # an answer that the network lost, on a connection that is still open
@@ -197,7 +197,7 @@ class Simulation(Timeline, ABC):
 
     def _serve_events(self, machine: str, server: str, after: int, reply: Callable[[Entries], None]) -> None:
         stored = self.store.events(self.job, after, 1_000_000)
-        self.send(server, machine, reply, tuple((each.revision, EVENTS.decode(each.data)) for each in stored))
+        self.send(server, machine, reply, tuple((each.revision, decode_event(each.data)) for each in stored))
 
     def close_connections(self, machine: str, agent: AgentId) -> None:
         """Close an agent's connections; every coordinator that it can reach sees that."""

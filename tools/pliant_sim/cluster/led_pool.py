@@ -286,7 +286,7 @@ class LedPool:
                 self._feed(sim, agent, orders)
             is_news = agent.revision < known.revision or self._now - agent.ordered_at >= WATCH_S
             if agent.orders is None and is_news and known.job is not None:
-                orders = replace(orders_for(known.job, name), revision=known.revision)
+                orders = orders_for(known.job, name, known.revision)
                 agent.orders = self._now + self._chance.choice(LATE_S), orders
             if self._now % REPORTS_S == 0:
                 self._feed(sim, agent, v.Recheck())

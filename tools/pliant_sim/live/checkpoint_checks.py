@@ -78,7 +78,7 @@ class CheckpointChecks:
         if model.lineage != begun.lineage:
             self.complain(f"rule 17: {worker.id} saved step {model.lineage.step} as {begun.name}")
         self._wrote[begun.name] = self.sim.now
-        return Piece(file, 1, f"{model.hash:064x}")
+        return Piece(file, 1, f"{model.hash:x}".rjust(64, "f"))  # zeros would be a long number to the codec
 
     def tidies(self, worker: LiveWorker, tidy: CollectGarbage, job: Job | None) -> None:
         """Check that garbage collection removes no checkpoint that is kept."""

@@ -387,7 +387,7 @@ class LiveChecks(StoreChecks):
         if since is not None and self.sim.now > since and any(isinstance(action, Start) for action in actions):
             self.complain(f"{agent.machine} was asked to leave and starts a worker")
         told = "".join(action.text for action in actions if isinstance(action, Announce))
-        for member, process in agent.processes.items():
+        for member, process in agent.processes.items() if told else ():
             if process.up and not process.is_stopped and f"{member} was stopped" in told:
                 self.complain(f"rule 19: {agent.machine} kills {member} as stopped, and it runs")
 

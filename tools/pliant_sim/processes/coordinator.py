@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
@@ -26,8 +26,7 @@ SLOW_S = 0.8  # the longest time of a slow store's call
 WATCH_S = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request in transit; `number` tells the sender which of its requests was answered."""
 
     sender: str
@@ -36,8 +35,7 @@ class Ask:
     attempt: int = 0  # of the sender's client
 
 
-@dataclass(frozen=True, slots=True)
-class AgentPoll:
+class AgentPoll(NamedTuple):
     """An agent's long poll for orders after a revision."""
 
     sender: str
@@ -47,8 +45,7 @@ class AgentPoll:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MemberWatch:
+class MemberWatch(NamedTuple):
     """A member's watch on one connection: the view after a revision comes there, and nowhere else."""
 
     sender: str
@@ -324,8 +321,7 @@ class SimulatedCoordinator:
             self.sim.reply(self.name, poll, Unavailable("this coordinator does not decide"), 0)
             return
         job, revision = self._shown
-        orders = replace(orders_for(job, poll.agent), revision=revision)
-        self.sim.reply(self.name, poll, OrdersReply(revision, orders), revision)
+        self.sim.reply(self.name, poll, OrdersReply(revision, orders_for(job, poll.agent, revision)), revision)
 
 
 def _request_of(given: Given) -> Request:
@@ -339,8 +335,8 @@ def _request_of(given: Given) -> Request:
             return Renew(MemberId(sender), after)
 
 
-def orders_for(job: Job, agent: AgentId) -> OrdersReceived:
-    """Return a job's orders for an agent."""
+def orders_for(job: Job, agent: AgentId, revision: int) -> OrdersReceived:
+    """Return the orders of a job at that revision for an agent."""
     here, draining = workers_on(job, agent)
     known = next((each for each in job.agents if each.id == agent), None)
     return OrdersReceived(
@@ -357,4 +353,5 @@ def orders_for(job: Job, agent: AgentId) -> OrdersReceived:
         install_id=known.install_id if known is not None else "",
         run_id=known.run_id if known is not None else "",
         permitted=permitted_starts(job, known),
+        revision=revision,
     )

@@ -68,10 +68,10 @@ class ServerChecks:
     def layout_changed(self, before: ServerTable, after: BucketLayout) -> None:
         """Check that a bucket with a live copy continues from one that has every acknowledged push."""
         old = before.layout
-        whole = {each.id: self._whole(self.sim.servers[each.id]) for each in after.servers}
-        alive = {each.id for each in after.servers if self.sim.servers[each.id].up}
-        for bucket in range(BUCKETS):
-            was, now = old.copies(bucket), after.copies(bucket)
+        whole = {each.id: self._whole(self.sim.servers[each.id]).tolist() for each in after.servers}
+        there = {*after.ids}
+        alive = {each for each in there if self.sim.servers[each].up}
+        for bucket, (was, now) in enumerate(zip(old.all_copies(), after.all_copies(), strict=True)):
             filled = was.incoming if was.primary in before.copied else None
             known = {name for name in (was.primary, was.backup, filled) if name is not None}
             good = {name for name in known & alive if whole[name][bucket]}
@@ -80,7 +80,7 @@ class ServerChecks:
                 self.complain(f"layout {after.number} drops {sorted(good)}, the live copies of bucket {bucket}")
             elif good and now.primary in alive and now.primary not in good:
                 self.complain(f"layout {after.number}: bucket {bucket} is without acknowledged pushes on {now.primary}")
-            elif known and not known & {*after.ids}:
+            elif known and not known & there:
                 self._begin_again(bucket, after.number)
             if self.complaints:
                 return

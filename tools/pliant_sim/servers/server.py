@@ -94,6 +94,7 @@ class SimulatedServer(SimulatedProcess):
 
     def _connect_all(self, layout: BucketLayout, roles: BucketRoles) -> Thread:
         """Connect to backups, then fill copies, and again whenever a connection breaks."""
+        fills = self.id in layout.fillers()
         while self.number == layout.number:
             failed = False
             for todo, act in ((self._unconnected, self._connect_backup), (self._unfilled, self._fill)):
@@ -104,8 +105,7 @@ class SimulatedServer(SimulatedProcess):
                     if done:
                         todo.discard(server)
                     failed = failed or not done
-            fills = self._reported != self.number and self.id in layout.fillers()
-            if not failed and fills and roles.are_filled(self._reached()):
+            if not failed and fills and self._reported != self.number and roles.are_filled(self._reached()):
                 self._reported = self.number
                 self._reopen(roles)
                 self._report(self.number)
