@@ -197,8 +197,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/decide.py",
-                "    if job.tasks is None or command.terms == job.tasks.terms:\n        return (joined,)\n",
-                "    if job.tasks is None or command.member:\n        return (joined,)\n",
+                "    if job.tasks is not None and command.terms == job.tasks.terms:\n        return (joined,)\n",
+                "    if job.tasks is not None and command.member:\n        return (joined,)\n",
             ),
         ),
     ),

@@ -56,6 +56,7 @@ def test_the_same_seed_gives_the_same_trace(results: list[Result]) -> None:
 def test_schedules_differ_in_what_they_are_about() -> None:
     settings = [setting_for(seed) for seed in range(60)]
     assert {setting.coordinators for setting in settings} == {1, 2}
+    assert {setting.terms.only_evaluates for setting in settings} == {True, False}
     assert {setting.terms.predicts for setting in settings} == {True, False}
     assert {setting.terms.shuffled for setting in settings} == {True, False}
     assert {setting.terms.evaluate_every for setting in settings} == {0, 11, 40}

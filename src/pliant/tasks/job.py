@@ -142,6 +142,26 @@ class TaskJob:
         )
         return self._start(terms, {ShardKind.PREDICT: data}, batch_size, collate, tables, PushPolicy())
 
+    def evaluate(
+        self,
+        data: MapStyle,
+        *,
+        batch_size: int,
+        records_per_shard: int,
+        deadline_s: float = 300.0,
+        collate: Callable[[list[Any]], Any] | None = None,
+        tables: Sequence[Table] = (),
+    ) -> TaskRun:
+        """Join the queue for one evaluation, and nothing else. Pass the totals over each batch to `run.add`."""
+        terms = TaskTerms(
+            records=0,
+            records_per_shard=records_per_shard,
+            evaluation_records=check_data("data", data),
+            deadline_s=float(deadline_s),
+            extra=table_terms(tables, PushPolicy()),
+        )
+        return self._start(terms, {ShardKind.EVALUATE: data}, batch_size, collate, tables, PushPolicy())
+
     def _start(
         self,
         terms: TaskTerms,

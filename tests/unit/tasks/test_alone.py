@@ -50,6 +50,18 @@ def test_evaluations_report_means_over_their_records(caplog: pytest.LogCaptureFi
     assert caplog.text.count("7 records, total 3") == 2
 
 
+def test_a_job_can_evaluate_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pliant")
+    logging.getLogger("pliant").propagate = True
+    with pliant.tasks.join() as job:
+        run = job.evaluate(range(7), batch_size=3, records_per_shard=5)
+        for batch in run:
+            assert run.evaluating
+            run.add(total=sum(batch))
+    assert run.complete
+    assert "evaluation 0 is done: 7 records, total 3" in caplog.text
+
+
 def test_a_prediction_reads_record_files_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(written.tfrecord([b"%d" % number for number in range(9)]))
     with pliant.tasks.join() as job:

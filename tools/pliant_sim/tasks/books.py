@@ -146,7 +146,8 @@ class Books:
             self.complain(f"{held.member} read other records than {held.start} to {held.upto} of {kind.value} {number}")
 
     def missing(self) -> list[Record]:
-        """Return the records of the job's own kind that no attempt reported."""
-        kind, terms = self.terms.kind, self.terms
-        every = ((kind, epoch, record) for epoch in range(terms.epochs) for record in range(terms.records))
+        """Return the records that the job is for and that no attempt reported."""
+        terms, kind = self.terms, self.terms.wanted[0]
+        records = terms.evaluation_records if kind is ShardKind.EVALUATE else terms.records
+        every = ((kind, epoch, record) for epoch in range(terms.epochs) for record in range(records))
         return [record for record in every if not self.accounted[record]]

@@ -126,8 +126,8 @@ class TaskChecks(StoreChecks):
         late = books.overdue.get(key)
         worker = self.sim.workers.get(shard.member)
         if late is not None and late[0] == shard.member and worker is not None:
-            since = worker.hung_since
-            if since is not None and since <= late[1] and len(before.members) > 1:
+            since, noticed_s = worker.hung_since, state.terms.deadline_s / 2  # until then the member may take shards
+            if since is not None and since + noticed_s <= late[1] and len(before.members) > 1:
                 self.complain(f"{name} is given again to {shard.member}, which hangs since {since:.3f}")
 
     def _begun(self, books: Books, kind: ShardKind) -> int:
@@ -262,13 +262,8 @@ class TaskChecks(StoreChecks):
         if own != theirs:
             self.complain(f"audit: {theirs} attempts, returns and shards, {own} in the simulator's books")
         if job.state is JobState.FINISHED:
-            if (
-                not history.finished
-                or audit.missing()
-                or audit.records_done()
-                != sum(books.accounted.values())
-                - sum(count for (kind, _, _), count in books.accounted.items() if kind is ShardKind.EVALUATE)
-            ):
+            wanted = sum(count for (kind, _, _), count in books.accounted.items() if kind is books.terms.wanted[0])
+            if not history.finished or audit.missing() or audit.records_done() != wanted:
                 self.complain(f"audit: {audit.records_done()} records are done, and {audit.missing()} shards missing")
             if never := [record for record in books.accounted if not self.effects[record]]:
                 self.complain(f"{len(never)} records are done that no member processed: {never[:3]}")

@@ -38,7 +38,8 @@ def setting_for(seed: int) -> TaskSetting:
     """One coordinator in a third of the schedules, and terms of several kinds.
 
     In a tenth of the schedules only members fail, in another one they are replaced until the end. In a third one a
-    record raises on every member, in a fourth one the job is a prediction, and in a fifth one it is created again.
+    record raises on every member, in a fourth one the job is a prediction, and in a fifth one it is created again. A
+    twentieth of the jobs only evaluates.
     """
     terms = replace(TRAINING, seed=seed, shuffled=seed % 4 == 1, evaluate_every=(0, 11, 40)[seed // 10 % 3])
     if seed % 7 == 3:
@@ -59,6 +60,8 @@ def setting_for(seed: int) -> TaskSetting:
         case 8:
             whole = TaskTerms(records=1503, records_per_shard=20, shuffled=False, predicts=True, deadline_s=8.0)
             return replace(setting, terms=whole)
+        case 9 if seed // 10 % 2:
+            return replace(setting, terms=TaskTerms(0, 20, evaluation_records=1203, deadline_s=8.0))
         case _:
             return setting
 

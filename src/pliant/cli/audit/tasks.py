@@ -23,7 +23,7 @@ AT_LEAST_ONCE = (
 def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
     """Audit a task queue and print the result. Return the exit status."""
     found, ended = _read(client, name)
-    total = found.terms.total_shards if found.terms is not None else 0
+    total = found.terms.wanted[1] if found.terms is not None else 0
     ok = not found.wrong and not (ended and found.missing())
     if as_json:
         print_json(

@@ -50,15 +50,15 @@ def _task_progress(job: Job) -> TaskProgress | None:
     state = job.tasks
     if state is None:
         return None
-    done, terms = state.done, state.terms
+    done, terms = state.wanted_done, state.terms
     return TaskProgress(
         done=done,
-        total=terms.total_shards,
+        total=terms.wanted[1],
         held=len(state.held),
         returned=len(state.returned),
         attempts=state.attempts,
         evaluations=state.evaluations,
-        epoch=min(done // terms.shards_per_epoch, terms.epochs - 1),
+        epoch=0 if terms.only_evaluates else min(done // terms.shards_per_epoch, terms.epochs - 1),
     )
 
 

@@ -72,14 +72,18 @@ class TaskAudit:
         return len(self._done.get(kind, ()))
 
     def missing(self) -> int:
-        """Return the number of shards of the job's own kind that are not done."""
-        return self.terms.total_shards - self.done(self.terms.kind) if self.terms is not None else 0
-
-    def records_done(self) -> int:
-        """Return the number of records of the job's own kind that are done."""
+        """Return the number of shards that the job is for and that are not done."""
         if self.terms is None:
             return 0
-        found = (self.terms.range_of(self.terms.kind, number) for number in self._done.get(self.terms.kind, ()))
+        kind, wanted = self.terms.wanted
+        return wanted - self.done(kind)
+
+    def records_done(self) -> int:
+        """Return the number of records that the job is for and that are done."""
+        if self.terms is None:
+            return 0
+        kind, _ = self.terms.wanted
+        found = (self.terms.range_of(kind, number) for number in self._done.get(kind, ()))
         return sum(each.stop - each.start for each in found)
 
     def _note(self, what: str) -> None:

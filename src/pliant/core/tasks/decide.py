@@ -120,9 +120,10 @@ def _join(job: Job, command: t.JoinTasks, now: float) -> Decision:
         return Rejection(Code.BAD, why)
     who = (command.member, command.agent, job.joined + 1, max(command.pid, 0))
     joined = t.TaskMemberJoined(now, *who, command.terms, valid_seconds(command.age_s))
-    if job.tasks is None or command.terms == job.tasks.terms:
+    if job.tasks is not None and command.terms == job.tasks.terms:
         return (joined,)
-    return (joined, *_after_done(evolve_tasks(job.tasks, joined), now))  # with fewer epochs, all may be done
+    # With fewer epochs all may be done. A job that only evaluates begins with its evaluation.
+    return (joined, *_after_done(evolve_tasks(job.tasks, joined), now))
 
 
 def _wrong_terms(job: Job, terms: TaskTerms) -> str:
@@ -141,10 +142,13 @@ def _wrong_terms(job: Job, terms: TaskTerms) -> str:
 
 def bad_task_terms(terms: TaskTerms) -> str:
     """Return what is wrong with the terms of a queue, or the empty string."""
-    if not 1 <= terms.records <= SAMPLES_MAX or not 0 <= terms.evaluation_records <= SAMPLES_MAX:
+    both = terms.records, terms.evaluation_records
+    if not all(0 <= records <= SAMPLES_MAX for records in both) or not any(both):
         return (
             f"a queue needs 1 to {SAMPLES_MAX} records; got {terms.records}, and {terms.evaluation_records} to evaluate"
         )
+    if terms.only_evaluates and (terms.epochs != 1 or terms.evaluate_every):
+        return "a job that only evaluates has one epoch and no evaluate_every"
     if not 1 <= terms.records_per_shard <= SAMPLES_MAX:
         return f"records_per_shard must be 1 or more; got {terms.records_per_shard}"
     if not 1 <= terms.epochs <= EPOCHS_MAX or terms.evaluate_every < 0:
@@ -282,7 +286,7 @@ def _after_done(state: TaskState, now: float) -> tuple[Event, ...]:
         events, state = (*events, begun), evolve_tasks(state, begun)
     if done == terms.total_shards and state.evaluation is None:
         passes = "1 epoch" if terms.epochs == 1 else f"{terms.epochs} epochs"
-        why = f"all {done} shards of {passes} are done"
+        why = "the evaluation is done" if terms.only_evaluates else f"all {done} shards of {passes} are done"
         events += (StateChanged(now, JobState.FINISHED, why),)
     return events
 
@@ -290,6 +294,8 @@ def _after_done(state: TaskState, now: float) -> tuple[Event, ...]:
 def _is_evaluation_due(state: TaskState, done: int) -> bool:
     """Return whether an interval is over since the last evaluation began, or all is done since then."""
     interval = state.terms.evaluation_interval
+    if state.terms.only_evaluates:
+        return not state.evaluations
     if done // interval > state.evaluated_after // interval:
         return True
     return done == state.terms.total_shards and state.evaluated_after < done

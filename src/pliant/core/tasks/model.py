@@ -31,7 +31,7 @@ class ShardKind(StrEnum):
 class TaskTerms:
     """Settings that every member of a task queue must have equal before it may join.
 
-    `extra` has the user's own settings, as (name, value) pairs.
+    Without `records` the job is one evaluation. `extra` has the user's own settings, as (name, value) pairs.
     """
 
     records: int
@@ -51,6 +51,17 @@ class TaskTerms:
         return ShardKind.PREDICT if self.predicts else ShardKind.TRAIN
 
     @property
+    def only_evaluates(self) -> bool:
+        return not self.records
+
+    @property
+    def wanted(self) -> tuple[ShardKind, int]:
+        """The kind of the shards that the job is for, and their number."""
+        if self.only_evaluates:
+            return ShardKind.EVALUATE, self.shards_per_evaluation
+        return self.kind, self.total_shards
+
+    @property
     def shards_per_epoch(self) -> int:
         return -(-self.records // self.records_per_shard)
 
@@ -65,7 +76,7 @@ class TaskTerms:
     @property
     def evaluation_interval(self) -> int:
         """The number of training shards between two evaluations."""
-        return self.evaluate_every or self.shards_per_epoch
+        return self.evaluate_every or self.shards_per_epoch or 1
 
     def can_continue(self, before: TaskTerms) -> bool:
         """Return whether a queue that began with `before` can go on with these terms, once no member is left."""
@@ -183,6 +194,12 @@ class TaskState:
         """The number of shards of the job's own kind that are done."""
         kind = self.terms.kind
         return self.given - sum(shard.kind is kind for shard in self.open_shards)
+
+    @property
+    def wanted_done(self) -> int:
+        """The number of shards that are done, of those that the job is for."""
+        kind, wanted = self.terms.wanted
+        return wanted - self.open_evaluation_shards if kind is ShardKind.EVALUATE else self.done
 
     @property
     def open_evaluation_shards(self) -> int:

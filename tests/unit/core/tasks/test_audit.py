@@ -9,7 +9,7 @@ from pliant.core.model.job import Target
 from pliant.core.model.names import MemberId
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.audit import WRONG_MAX, TaskAudit, TaskHistory
-from pliant.core.tasks.model import ShardKind, range_digest
+from pliant.core.tasks.model import ShardKind, TaskTerms, range_digest
 from unit.core.tasks.queue import TERMS, A, B, C, Queue
 
 
@@ -57,6 +57,17 @@ def test_a_history_with_faults_is_accounted_for_exactly_once() -> None:
     assert audit.returned == 5
     empty = TaskAudit()
     assert (empty.missing(), empty.records_done()) == (0, 0)
+
+
+def test_the_records_of_a_job_that_only_evaluates_are_counted() -> None:
+    queue = Queue(TaskTerms(records=0, records_per_shard=10, evaluation_records=15))
+    queue.join(A)
+    queue.work(A, 1)
+    begun = audited(queue.events)
+    assert (begun.records_done(), begun.missing()) == (10, 1)
+    queue.work(A, 1)
+    done = audited(queue.events)
+    assert (done.records_done(), done.missing(), done.wrong) == (15, 0, [])
 
 
 def test_an_evaluation_that_begins_again_repeats_what_was_reported_of_it() -> None:

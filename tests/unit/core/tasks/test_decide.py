@@ -282,10 +282,41 @@ def test_a_prediction_is_one_pass_without_evaluation() -> None:
     assert queue.ended == (JobState.FINISHED, "all 1 shards of 1 epoch are done")
 
 
+def test_a_job_without_records_to_train_on_is_one_evaluation() -> None:
+    queue = Queue(TaskTerms(records=0, records_per_shard=10, evaluation_records=15))
+    queue.join(A, B)
+    assert queue.is_evaluating()
+    assert queue.tasks.wanted_done == 0
+    (first,), (second,) = queue.take(A), queue.take(B)
+    queue.advance(first, 4)
+    queue.tell(m.Expire(A))
+    queue.complete(second, (("loss", 1.0),))
+    assert queue.tasks.wanted_done == 1
+    (again,) = queue.take(B)
+    assert (again.kind, again.start) == (ShardKind.EVALUATE, 0), "the sums of a lost member are lost"
+    events = queue.complete(again, (("loss", 2.0),))
+    assert [each.sums for each in events if isinstance(each, t.EvaluationDone)] == [(("loss", 3.0),)]
+    assert queue.ended == (JobState.FINISHED, "the evaluation is done")
+    assert queue.tasks.wanted_done == 2
+
+
+def test_an_evaluation_that_was_cancelled_goes_on_with_the_shards_that_are_left() -> None:
+    queue = Queue(TaskTerms(records=0, records_per_shard=10, evaluation_records=15))
+    queue.join(A)
+    queue.work(A, 1)
+    queue.tell(m.Cancel("enough"))
+    queue.tell(m.Create("demo", queue.it.spec))
+    queue.join(B)
+    queue.work(B, 1)
+    assert queue.ended == (JobState.FINISHED, "the evaluation is done")
+
+
 @pytest.mark.parametrize(
     ("terms", "why"),
     [
         (replace(TERMS, records=0), "1 to"),
+        (replace(TERMS, records=0, evaluation_records=5), "only evaluates has one epoch"),
+        (replace(TERMS, records=0, evaluation_records=5, epochs=1, evaluate_every=2), "only evaluates has one epoch"),
         (replace(TERMS, evaluation_records=-1), "1 to"),
         (replace(TERMS, records_per_shard=0), "records_per_shard must be 1 or more"),
         (replace(TERMS, epochs=0), "epochs must be"),
