@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "drain": LazyCommand(
             "pliant.cli.commands.control:drain", "Let a member, or all members of an agent, leave a job."
         ),
+        "evaluate": LazyCommand("pliant.cli.modules.command:evaluate", "Evaluate a saved model."),
         "events": LazyCommand("pliant.cli.commands.events:events", "Show the events of a job."),
         "export": LazyCommand("pliant.cli.checkpoints.commands:export", "Export a checkpoint for use without Pliant."),
         "jobs": LazyCommand(
@@ -80,6 +81,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         ),
         "kube": LazyCommand("pliant.cli.kube.command:kube", "Run elastic jobs on Kubernetes."),
         "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show the output of a job's workers on this machine."),
+        "predict": LazyCommand("pliant.cli.modules.command:predict", "Predict with a saved model."),
         "queue": LazyCommand("pliant.cli.commands.queue:queue", "Show the pool and the jobs that share it, or set it."),
         "replay": LazyCommand("pliant.cli.commands.replay:replay", "Recompute steps of a job and compare the result."),
         "report": LazyCommand("pliant.cli.commands.report:report", "Show how the workers of a job spent their time."),
@@ -90,6 +92,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
         "submit": LazyCommand("pliant.cli.kube.submit:submit", "Submit a job to a Kubernetes cluster."),
         "token": LazyCommand("pliant.cli.coordinator.token:token", "Create, list, revoke and rotate tokens."),
+        "train": LazyCommand("pliant.cli.modules.command:train", "Train a model module."),
         "verify": LazyCommand("pliant.cli.checkpoints.commands:verify", "Verify checkpoints against their hashes."),
         "wait": LazyCommand("pliant.cli.commands.wait:wait", "Wait until a job ends."),
         **{name: command for name, command in DEVELOPER_COMMANDS.items() if command.is_installed()},

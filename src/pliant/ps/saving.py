@@ -14,14 +14,18 @@ import logging
 import re
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import BadInput
-from pliant.ps.tables.table_copy import Mask
+from pliant.ps.tables.rows import Floats
+from pliant.ps.tables.spec import Table
+from pliant.ps.tables.table_copy import Mask, TableCopy
 from pliant.ps.wire import decode_copy, encode_copy
 from pliant.train.checkpoint import (
     CheckpointFacts,
@@ -60,6 +64,21 @@ def parse_part_name(name: str) -> tuple[TableSet, int, int] | None:
     return (TableSet(history, layout, number), index, count) if index < count else None
 
 
+def _whole_sets(storage: Storage) -> list[tuple[TableSet, list[str]]]:
+    """Return the sets that are whole, the newest last, each with the names of its parts."""
+    parts: dict[tuple[TableSet, int], dict[int, str]] = defaultdict(dict)
+    for name in storage.checkpoint_names():
+        if (found := parse_part_name(name)) is not None:
+            chosen, index, count = found
+            parts[chosen, count][index] = name
+    return sorted((key, sorted(names.values())) for (key, count), names in parts.items() if len(names) == count)
+
+
+def _read_part(storage: Storage, name: str) -> dict[str, Any]:
+    received = read_checkpoint(storage, read_manifest(storage, name).checkpoint)
+    return decode_copy(received.tree, received.contents)
+
+
 class TableStorage:
     """The storage of a job's tables."""
 
@@ -88,14 +107,7 @@ class TableStorage:
 
     def sets(self, history: int) -> list[tuple[TableSet, list[str]]]:
         """Return the sets of a history that are whole, the newest last, each with the names of its parts."""
-        parts: dict[tuple[TableSet, int], dict[int, str]] = defaultdict(dict)
-        for name in self._storage.checkpoint_names():
-            found = parse_part_name(name)
-            if found is not None and found[0].history == history:
-                chosen, index, count = found
-                parts[chosen, count][index] = name
-        whole = [(key, sorted(names.values())) for (key, count), names in parts.items() if len(names) == count]
-        return sorted(whole)
+        return [each for each in _whole_sets(self._storage) if each[0].history == history]
 
     def restore(self, history: int, wanted: Mask) -> list[dict[str, Any]]:
         """Return the copies of buckets from the newest whole set; an empty list if there is none."""
@@ -106,8 +118,7 @@ class TableStorage:
         log.info("%d buckets continue from %s", int(wanted.sum()), chosen.part(0, len(names)))
         found = []
         for name in names:
-            received = read_checkpoint(self._storage, read_manifest(self._storage, name).checkpoint)
-            copy = decode_copy(received.tree, received.contents)
+            copy = _read_part(self._storage, name)
             if wanted[np.asarray(copy["buckets"])].any():
                 found.append(copy)
         return found
@@ -117,3 +128,44 @@ class TableStorage:
         for _, names in self.sets(history)[: -self._keep]:
             for name in names:
                 self._storage.remove(name)
+
+
+def newest_set(where: str) -> str:
+    """Return the name of the first part of the newest tables in a storage. Raises BadInput if there are none."""
+    try:
+        whole = _whole_sets(open_storage(where))
+    except OSError as error:
+        raise BadInput(f"{where} cannot be read: {error}.") from error
+    if not whole:
+        raise BadInput(f"{where} holds no saved tables. Pass the folder of a job that trained with parameter servers.")
+    return whole[-1][1][0]
+
+
+class SavedTables:
+    """The rows of saved tables, to be read. `first_part` is what `newest_set` returned."""
+
+    def __init__(self, where: str, first_part: str) -> None:
+        storage = open_storage(where)
+        names = next((names for _, names in _whole_sets(storage) if names[0] == first_part), None)
+        if names is None:
+            raise BadInput(f"{where} does not hold {first_part} any more: the job that trains there saved again.")
+        self._where, self._copy = where, TableCopy()
+        for name in names:
+            self._copy.install(_read_part(storage, name))
+
+    @property
+    def tables(self) -> list[Table]:
+        return self._copy.tables
+
+    def pull(self, table: str, ids: npt.ArrayLike) -> Floats:
+        """Return the rows of a table by their ids, in the shape of the ids and one more dimension."""
+        wanted = np.asarray(ids, np.int64)
+        rows = self._copy.rows(table)
+        return rows.pull(wanted.reshape(-1)).reshape(*wanted.shape, rows.table.dim)
+
+    def push(self, gradients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> bool:
+        """Refuse: a saved model is not trained."""
+        raise BadInput(f"The tables {', '.join(gradients)} of {self._where} are saved ones, and cannot be trained.")
+
+    def create(self, table: str, ids: npt.ArrayLike, values: npt.ArrayLike) -> None:
+        """Do nothing: rows that exist stay as they are."""

@@ -281,7 +281,7 @@ def _value_from_variable(option: click.Option, variable: str, text: str) -> str 
     return int(text) != 0
 
 
-def _given_options(ctx: click.Context) -> dict[str, str]:
+def given_options(ctx: click.Context) -> dict[str, str]:
     """Return the options that were passed, with their values as text."""
     found = {}
     for option in [*PLIANT_OPTIONS, *TORCHRUN_OPTIONS]:
@@ -325,18 +325,22 @@ def run(
     script that calls pliant.join() keeps running through changes; any other script is relaunched. Ctrl-C lets the
     workers leave; run the same command again to resume. Everything after SCRIPT is passed to it.
     """
+    options = RunOptions(
+        script=script,
+        args=args,
+        given=given_options(click.get_current_context()),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    return run_agent(options, flags, as_json=as_json, verbosity=parse_verbosity(quiet=quiet, verbose=verbose))
+
+
+def run_agent(options: RunOptions, flags: Flags, *, as_json: bool, verbosity: Verbosity) -> int:
+    """Run this machine's agent until the job ends. Return the exit status."""
     from pliant.agent.agent import AgentProcess
     from pliant.agent.setup import agent_id
 
     machine = probe_machine()
-    options = RunOptions(
-        script=script,
-        args=args,
-        given=_given_options(click.get_current_context()),
-        **{name: value for name, value in given.items() if value is not None},
-    )
     planned = build_plan(options, machine, flags)
-    verbosity = parse_verbosity(quiet=quiet, verbose=verbose)
     output = JsonOutput() if as_json else PlainOutput(verbosity, agent_id())
     try:
         for note in planned.notes:

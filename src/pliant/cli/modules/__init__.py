@@ -1,0 +1,1 @@
+"""The commands for model modules: `pliant train`, `pliant evaluate` and `pliant predict`."""

@@ -1,0 +1,249 @@
+"""The work of a worker of `pliant train`, `pliant evaluate` and `pliant predict`, and the check before any starts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pliant.tasks
+from pliant.core.tasks.model import ShardKind
+from pliant.errors import BadInput
+from pliant.model_modules.contract import ModelModule, describe, load
+from pliant.model_modules.predictions import PredictionFolder
+from pliant.ps import PushPolicy, Table
+from pliant.ps.access import ArrayLike, LocalRows, TableAccess
+from pliant.ps.gradients import Floats, TableRun
+from pliant.ps.saving import SavedTables, newest_set
+from pliant.ps.tables.optimizers import RowOptimizer
+from pliant.records import open_records
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S = 10.0
+CHECKED_RECORDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """The options that every worker of a command has equal."""
+
+    command: str  # train, evaluate or predict
+    model_def: str
+    data: str
+    format: str | None = None
+    validation_data: str | None = None
+    epochs: int = 1
+    batch_size: int = 64
+    records_per_task: int = 4096
+    evaluate_every: int = 0
+    model: str | None = None  # the storage of saved tables
+    saved: str | None = None  # the first part of the newest ones, as the check found it
+    output: str | None = None
+
+
+class ModelSteps(Protocol):
+    """A model of some framework, with its steps over batches of `count` records."""
+
+    def tables(self, optimizer: RowOptimizer) -> list[Table]: ...
+    def bind(self, run: TableRun) -> None: ...
+    def train(self, features: Any, labels: Any, count: int) -> float: ...
+    def evaluate(self, features: Any, labels: Any, count: int) -> dict[str, float]: ...
+    def predict(self, features: Any, count: int) -> list[Any]: ...
+
+
+class LateTables:
+    """The tables of a run that begins later, for models that are built before it."""
+
+    def __init__(self) -> None:
+        self._run: TableRun | None = None
+
+    def begin(self, run: TableRun) -> None:
+        self._run = run
+
+    def pull(self, table: str, ids: ArrayLike) -> Floats:
+        return self._begun().pull(table, ids)
+
+    def push(self, gradients: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bool:
+        return self._begun().push(gradients)
+
+    def create(self, table: str, ids: ArrayLike, values: ArrayLike) -> None:
+        self._begun().create(table, ids, values)
+
+    def _begun(self) -> TableRun:
+        if self._run is None:
+            raise BadInput("custom_model(run) cannot use tables yet. Use `run` in the forward pass only.")
+        return self._run
+
+
+class LoadedWork:
+    """A loaded model module with its data."""
+
+    def __init__(self, options: WorkOptions) -> None:
+        self.options = options
+        self.module = load(options.model_def)
+        self.data = self._open("--data", options.data)
+        self.late = LateTables()
+        self.steps = _steps_of(self.module, self.module.build_model(self.late))
+        self.tables = [*self.module.tables, *self.steps.tables(self.module.optimizer)]
+
+    def _open(self, flag: str, source: str) -> Any:
+        if self.module.read_data is None:
+            return open_records(source, self.options.format)
+        found = self.module.read_data(source)
+        if not (hasattr(found, "__len__") and hasattr(found, "__getitem__")):
+            raise BadInput(
+                f"{self.module.name}: custom_data_reader({source!r}) of {flag} must return data with a length and "
+                f"records by number, got {describe(found)}."
+            )
+        return found
+
+    def validation(self) -> Any:
+        source = self.options.validation_data
+        return None if source is None else self._open("--validation-data", source)
+
+    def bind(self, run: TableRun) -> None:
+        """Let the model use the tables of a run."""
+        self.late.begin(run)
+        self.steps.bind(run)
+
+    def bind_saved(self) -> str:
+        """Let the model use its saved tables. Return the name of their first part."""
+        where = self.options.model or ""
+        first = self.options.saved or newest_set(where)
+        saved = SavedTables(where, first)
+        known = {table.name for table in saved.tables}
+        if missing := [table.name for table in self.tables if table.name not in known]:
+            raise BadInput(
+                f"{where} has no table {', '.join(missing)}: the model or the tables() of {self.module.name} are not "
+                "those that it was saved with. Pass the module of that training."
+            )
+        self.bind(saved)
+        return first
+
+    def features(self, records: list[Any]) -> Any:
+        return self.module.feed(records, ShardKind.PREDICT.value)
+
+
+def check(options: WorkOptions) -> dict[str, Any]:
+    """Load everything and compute with a few records. Raises BadInput with what does not fit together.
+
+    Returns the facts that all workers share. The positions of records are found here, once for all workers.
+    """
+    work = LoadedWork(options)
+    if not len(work.data):
+        raise BadInput(f"--data {options.data} has no records.")
+    records = [work.data[number] for number in range(min(CHECKED_RECORDS, len(work.data)))]
+    saved = None
+    if options.command == "train":
+        work.bind(TableAccess("check", work.tables, PushPolicy(), LocalRows(work.tables, PushPolicy())))
+        work.validation()
+    else:
+        saved = work.bind_saved()
+    if options.command == "predict":
+        work.steps.predict(work.features(records), len(records))
+        claim = {"data": options.data, "model": options.model, "saved": saved, "model_def": options.model_def}
+        PredictionFolder(options.output or "").claim(
+            {**claim, "records": len(work.data), "records_per_task": options.records_per_task}
+        )
+    else:
+        work.steps.evaluate(*work.module.labelled(records, options.command), len(records))
+    return {"records": len(work.data), "saved": saved}
+
+
+def train(options: WorkOptions) -> None:
+    """Take shards and train on them, and evaluate between them."""
+    work, progress = LoadedWork(options), WorkLog("trained", time.monotonic)
+    with pliant.tasks.join() as job:
+        run = job.train(
+            work.data,
+            batch_size=options.batch_size,
+            records_per_shard=options.records_per_task,
+            epochs=options.epochs,
+            evaluation=work.validation(),
+            evaluate_every=options.evaluate_every,
+            tables=work.tables,
+        )
+        work.bind(run)
+        for records in run:
+            features, labels = work.module.labelled(records, run.kind.value)
+            if run.evaluating:
+                run.add(**work.steps.evaluate(features, labels, len(records)))
+            else:
+                progress.add(len(records), work.steps.train(features, labels, len(records)))
+        progress.end()
+
+
+def evaluate(options: WorkOptions) -> None:
+    """Take shards and evaluate a saved model on them."""
+    work, progress = LoadedWork(options), WorkLog("evaluated", time.monotonic)
+    with pliant.tasks.join() as job:
+        run = job.evaluate(work.data, batch_size=options.batch_size, records_per_shard=options.records_per_task)
+        work.bind_saved()
+        for records in run:
+            sums = work.steps.evaluate(*work.module.labelled(records, run.kind.value), len(records))
+            run.add(**sums)
+            progress.add(len(records), sums["loss"] / len(records))
+        progress.end()
+
+
+def predict(options: WorkOptions) -> None:
+    """Take shards, and write the predictions of each as a whole: a shard is one batch of the queue."""
+    work, progress = LoadedWork(options), WorkLog("predicted", time.monotonic)
+    folder, size = PredictionFolder(options.output or ""), options.batch_size
+    with pliant.tasks.join() as job:
+        shard = options.records_per_task
+        run = job.predict(work.data, batch_size=shard, records_per_shard=shard)
+        work.bind_saved()
+        for records in run:
+            found: list[Any] = []
+            for start in range(0, len(records), size):
+                batch = records[start : start + size]
+                found += work.steps.predict(work.features(batch), len(batch))
+                progress.add(len(batch))
+            folder.write(run.numbers.start, found)
+        progress.end()
+
+
+COMMANDS: Mapping[str, Callable[[WorkOptions], None]] = {"train": train, "evaluate": evaluate, "predict": predict}
+
+
+class WorkLog:
+    """Log what this worker has done, at most every ten seconds and at the end."""
+
+    def __init__(self, what: str, now: Callable[[], float]) -> None:
+        self._what, self._now = what, now
+        self._said_at = self._began_at = now()
+        self._records = self._scored = 0
+        self._loss = 0.0
+
+    def add(self, records: int, loss: float | None = None) -> None:
+        """Count a batch with its mean loss."""
+        self._records += records
+        if loss is not None:
+            self._scored += records
+            self._loss += loss * records
+        if self._now() - self._said_at >= PROGRESS_S:
+            self._say()
+
+    def end(self) -> None:
+        """Log the rest."""
+        self._say()
+
+    def _say(self) -> None:
+        now = self._now()
+        rate = self._records / max(now - self._began_at, 1e-9)
+        mean = f", loss {self._loss / self._scored:.4f} since the last line" if self._scored else ""
+        log.info("%s %d records, %.0f a second%s", self._what, self._records, rate, mean)
+        self._said_at, self._scored, self._loss = now, 0, 0.0
+
+
+def _steps_of(module: ModelModule, model: Any) -> ModelSteps:
+    """Return the steps of the framework that the model is made of."""
+    if any(f"{each.__module__}.{each.__name__}" == "torch.nn.modules.module.Module" for each in type(model).__mro__):
+        from pliant.torch.module_steps import TorchSteps
+
+        return TorchSteps(module.name, model, module.loss, module.metrics)
+    raise BadInput(f"{module.name}: custom_model() must return a torch.nn.Module, got {describe(model)}.")

@@ -1,0 +1,112 @@
+"""The steps of a model module in PyTorch: train, evaluate and predict one batch, with parameters on servers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pliant.errors import BadInput
+from pliant.ps.gradients import TableRun
+from pliant.ps.tables.optimizers import RowOptimizer
+from pliant.ps.tables.spec import Table
+from pliant.torch.tables import ServerEmbedding, ServerVariables, push_gradients
+
+ROW = 64  # numbers in a row of the table of the model's own parameters
+
+Scored = Callable[[Any, Any], Any]
+
+
+class TorchSteps:
+    """A model whose parameters are in a table of their own. Call `bind` before the first batch.
+
+    The table's name has a hash of the parameters' names and shapes, so that a model never gets another one's rows.
+    """
+
+    def __init__(self, name: str, model: nn.Module, loss: Scored, metrics: Mapping[str, Scored]) -> None:
+        self._name, self._model, self._loss, self._metrics = name, model, loss, metrics
+        self._embeddings = [each for each in model.modules() if isinstance(each, ServerEmbedding)]
+        shapes = [(key, tuple(each.shape)) for key, each in model.named_parameters() if each.requires_grad]
+        self._table = f"model-{hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]}" if shapes else ""
+        self._run: TableRun
+        self._dense: ServerVariables | None = None
+        self._still: dict[str, Tensor] | None = {key: each.clone() for key, each in model.named_buffers()}
+
+    def tables(self, optimizer: RowOptimizer) -> list[Table]:
+        """Return the table of the model's own parameters; none if it has only embeddings."""
+        return [Table(self._table, ROW, optimizer)] if self._table else []
+
+    def bind(self, run: TableRun) -> None:
+        """Keep the model's own parameters in the tables of this run."""
+        self._run = run
+        if self._table:
+            self._dense = ServerVariables(run, self._table, self._model, ROW)
+
+    def train(self, features: Any, labels: Any, count: int) -> float:
+        """Train on a batch, again if its gradients were too old. Return its mean loss."""
+        while True:
+            loss = self._mean_loss(features, labels, count)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._check_buffers()
+            if push_gradients(self._run, *self._embeddings, *([self._dense] if self._dense else [])):
+                return float(loss.detach())
+
+    def evaluate(self, features: Any, labels: Any, count: int) -> dict[str, float]:
+        """Return the totals of the loss and of each metric over the records of a batch."""
+        with torch.no_grad():
+            outputs = self._outputs(features, training=False)
+            found = {"loss": self._loss(labels, outputs)}
+            found |= {name: metric(labels, outputs) for name, metric in self._metrics.items()}
+        return {name: float(self._mean(name, value, count)) * count for name, value in found.items()}
+
+    def predict(self, features: Any, count: int) -> list[Any]:
+        """Return one plain value for each record of a batch: a number, a list, or a dictionary of them."""
+        with torch.no_grad():
+            outputs = self._outputs(features, training=False)
+        if isinstance(outputs, Mapping):
+            columns = {str(key): self._rows(each, count) for key, each in outputs.items()}
+            return [{key: rows[at] for key, rows in columns.items()} for at in range(count)]
+        return self._rows(outputs, count)
+
+    def _outputs(self, features: Any, *, training: bool) -> Any:
+        self._model.train(training)
+        if self._dense is not None:
+            self._dense.pull()
+        return self._model(features)
+
+    def _mean_loss(self, features: Any, labels: Any, count: int) -> Tensor:
+        return self._mean("loss", self._loss(labels, self._outputs(features, training=True)), count)
+
+    def _mean(self, name: str, value: Any, count: int) -> Tensor:
+        found = value if isinstance(value, Tensor) else torch.as_tensor(value)
+        if found.numel() not in (1, count):
+            raise BadInput(
+                f"{self._name}: {name} returned a tensor of shape {tuple(found.shape)} for {count} records. Return a "
+                "value of each record, or their mean."
+            )
+        return found if found.dim() == 0 else found.to(torch.get_default_dtype()).mean()
+
+    def _rows(self, outputs: Any, count: int) -> list[Any]:
+        if not isinstance(outputs, Tensor) or outputs.dim() == 0 or len(outputs) != count:
+            shape = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"{type(outputs).__name__}"
+            raise BadInput(
+                f"{self._name}: the model's output for {count} records is of {shape}. Return a tensor, or a "
+                "dictionary of tensors, with one row for each record."
+            )
+        rows: list[Any] = outputs.cpu().tolist()
+        return rows
+
+    def _check_buffers(self) -> None:
+        """Refuse a model whose forward pass changes buffers, at its first batch: servers do not keep them."""
+        if self._still is None:
+            return
+        moved = [key for key, each in self._model.named_buffers() if not torch.equal(each, self._still[key])]
+        if moved:
+            raise BadInput(
+                f"{self._name}: training changes the buffers {', '.join(moved)}, which parameter servers do not keep. "
+                "Use a layer without running statistics, such as LayerNorm, or train live with pliant.join()."
+            )
+        self._still = None
