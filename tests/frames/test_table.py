@@ -100,6 +100,4 @@ def test_each_member_averages_its_own_model_and_all_end_with_the_centre(
         for member in (a, c):
             steps_once(member)
             assert compiled_by(member) == 0
-    distances = {end["distance"] for end in ends}
-    assert len(distances) == 2
-    assert min(distances) > 1e-4
+    assert min(end["distance"] for end in ends) > 1e-4  # two models lie opposite each other around the centre

@@ -7,7 +7,7 @@ from pliant.errors import BadInput
 from pliant.train.reduce.own_model import OwnModel
 
 
-def array(*values: float) -> np.ndarray:  # type: ignore[type-arg]
+def array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
