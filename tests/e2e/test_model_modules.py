@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.launched import Calm, Launched, all_gone, family, kill
+from e2e.launched import Launched, all_gone, family, kill
 from e2e.running import wait_for
 from pliant.core.model.view import MemberState
 from pliant.core.supervisor.state import is_server
@@ -30,22 +30,22 @@ def feed(records, mode):
 class Training(Launched):
     """One `pliant train`."""
 
+    verb = "train"
+
     def command(self) -> tuple[str, ...]:
-        return ("train", *self.flags, "--job", self.job)
+        return (self.verb, *self.flags, "--job", self.job)
 
 
-class Prediction(Launched):
+class Evaluation(Training):
+    """One `pliant evaluate`."""
+
+    verb = "evaluate"
+
+
+class Prediction(Training):
     """One `pliant predict`."""
 
-    def command(self) -> tuple[str, ...]:
-        return ("predict", *self.flags, "--job", self.job)
-
-
-class CalmTraining(Calm):
-    """One `pliant train` without --verbose."""
-
-    def command(self) -> tuple[str, ...]:
-        return ("train", "--job", self.job)
+    verb = "predict"
 
 
 def workers_at_work(run: Launched) -> dict[str, int]:
@@ -64,7 +64,7 @@ def kill_one_of_two(run: Launched) -> None:
 
 def test_a_small_module_is_trained_and_nothing_is_left(tmp_path: Path) -> None:
     where = ("--model-def", written(tmp_path), "--data", "400", "--output", str(tmp_path / "models"))
-    with CalmTraining(tmp_path, *where, "--ps", "1", "--records-per-task", "100", "--batch-size", "50") as run:
+    with Training(tmp_path, *where, "--ps", "1", "--records-per-task", "100", "--batch-size", "50") as run:
         assert run.ended() == 0
         assert "all 4 shards of 1 epoch are done" in run.output
         assert f"the model is saved in {tmp_path}/models/demo" in run.output
@@ -89,9 +89,9 @@ def test_every_record_is_trained_on_evaluated_and_predicted_once_through_kills(t
     assert (found["ok"], found["records"], found["returned"] >= 1) == (True, 2000, True)
 
     saved = ("--model", str(models / "demo"))
-    done = real(env, "evaluate", *shared, "--data", "500", *saved)
-    assert done.code == 0, done.err
-    assert "evaluation 0 is done: 500 records, loss 0.0" in done.out + done.err
+    with Evaluation(tmp_path, *shared, "--data", "500", *saved, job="judged") as run:
+        assert run.ended() == 0
+        assert "evaluation 0 is done: 500 records, loss 0.0" in run.output
 
     hold.touch()
     output = tmp_path / "predictions"

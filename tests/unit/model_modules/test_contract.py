@@ -9,6 +9,8 @@ from pliant.model_modules.contract import load
 from pliant.ps import SGD
 from unit.model_modules.zoo import written
 
+pytest.importorskip("torch")
+
 
 def test_a_whole_module_is_loaded_and_modules_beside_it_can_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,8 @@ from pliant.ps.access import LocalRows, TableAccess
 from pliant.ps.saving import TableSet, TableStorage, newest_set
 from unit.model_modules.zoo import written
 
+pytest.importorskip("torch")
+
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

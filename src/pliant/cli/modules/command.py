@@ -109,7 +109,7 @@ def train(**given: Any) -> int:
     shard goes to another one. The servers save the model in OUTPUT/JOB, where `pliant evaluate` and `pliant predict`
     read it.
     """
-    if not given["ps"] and given["rdzv_endpoint"] is None:
+    if not (given["ps"] or given["rdzv_endpoint"] or given["flags"].names_coordinator):
         raise BadInput("--ps 0 needs servers on another machine: pass --rdzv-endpoint HOST, or --ps 1 or more.")
     if given["evaluate_every"] and given["validation_data"] is None:
         raise BadInput("--evaluate-every needs --validation-data: there is nothing to evaluate on.")
@@ -189,7 +189,6 @@ def _check(args: list[str]) -> tuple[dict[str, Any], int]:
         [sys.executable, "-m", WORKERS, *args, "--check"],
         stdout=subprocess.PIPE,
         check=False,
-        env=settings.child_environment({}),
     )
     if done.returncode:
         return {}, done.returncode
