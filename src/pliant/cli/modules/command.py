@@ -119,9 +119,8 @@ def train(**given: Any) -> int:
         "train", job, given, {"checkpoint_dir": given["output"]}, ("validation_data", "epochs", "evaluate_every")
     )
     if status == 0 and not given["as_json"]:
-        click.echo(
-            f"the model is saved in {place}: pliant evaluate --model-def {given['model_def']} --model {place} --data ..."
-        )
+        hint = f"pliant evaluate --model-def {given['model_def']} --model {place} --data ..."
+        click.echo(f"the model is saved in {place}: {hint}")
     return status
 
 
