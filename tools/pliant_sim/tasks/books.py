@@ -43,7 +43,6 @@ class Books:
     positions: dict[tuple[MemberId, int], int] = field(default_factory=dict)  # the last one of every attempt
     raised_on: dict[Shard, set[MemberId]] = field(default_factory=dict)
     accounted: Counter[Record] = field(default_factory=Counter)
-    overdue: dict[Shard, tuple[MemberId, float]] = field(default_factory=dict)  # from which member, and when
     losses: dict[Shard, int] = field(default_factory=dict)  # members in a row that were lost with it
 
     def given(self, shard: HeldShard, now: float) -> None:
@@ -104,7 +103,6 @@ class Books:
         """A shard was taken from its member because it made no progress."""
         held = self._current(attempt, "its return")
         if held is not None:
-            self.overdue[held.shard] = (held.member, now)
             self.give_back(attempt, now)
 
     def gone(self, member: MemberId, now: float, *, lost: bool) -> None:

@@ -123,12 +123,6 @@ class TaskChecks(StoreChecks):
                 self.complain(f"{name} is given out before the shards of an evaluation")
         if key not in books.next_start and any(kind is shard.kind for kind, _ in mine):
             self.complain(f"{name} is new, and given out before those that were returned")
-        late = books.overdue.get(key)
-        worker = self.sim.workers.get(shard.member)
-        if late is not None and late[0] == shard.member and worker is not None:
-            since, noticed_s = worker.hung_since, state.terms.deadline_s / 2  # until then the member may take shards
-            if since is not None and since + noticed_s <= late[1] and len(before.members) > 1:
-                self.complain(f"{name} is given again to {shard.member}, which hangs since {since:.3f}")
 
     def _begun(self, books: Books, kind: ShardKind) -> int:
         """Return the number of shards of a kind that were ever given out."""
@@ -211,6 +205,12 @@ class TaskChecks(StoreChecks):
             self.complain(f"{worker.id} completed attempt {request.attempt}, and is refused when it reports that again")
 
     # ----------------------------------------------------------------------------------------- the processes
+
+    def takes(self, worker: TaskWorker) -> None:
+        """Check a request for more shards: half a deadline after the last batch the member knows that it hangs."""
+        since = worker.hung_since
+        if since is not None and self.sim.now - since > worker.deadline_s / 2:
+            self.complain(f"{worker.id} takes a shard, and hangs since {since:.3f}")
 
     def processed(self, worker: TaskWorker) -> None:
         """Note that user code processed a batch."""

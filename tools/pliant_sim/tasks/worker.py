@@ -12,7 +12,7 @@ from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.tasks.member import TaskMember
-from pliant.core.tasks.messages import JoinTasks, Sums
+from pliant.core.tasks.messages import JoinTasks, Sums, TakeShards
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms
 from pliant.tasks.link import GOODBYE_S, PATIENCE_S
 from pliant.tasks.run import TaskRun
@@ -37,6 +37,7 @@ class TaskWorker:
         self, sim: TaskSimulation, member: MemberId, agent: SimulatedAgent, terms: TaskTerms, record_s: float
     ) -> None:
         self.sim, self.id, self.agent, self.terms, self.record_s = sim, member, agent, terms, record_s
+        self.deadline_s = terms.deadline_s
         self.state = TaskMember(member, terms.deadline_s)
         evaluation = {ShardKind.EVALUATE: range(terms.evaluation_records)} if terms.evaluation_records else {}
         self.run = TaskRun(self, terms, {terms.kind: range(terms.records), **evaluation}, BATCH, None)
@@ -221,6 +222,8 @@ class TaskWorker:
         self._timer += 1
         command = self.state.next_command(self.sim.now)
         if command is not None:
+            if isinstance(command, TakeShards):
+                self.sim.checks.takes(self)
             self._sending = self._ask(command, PATIENCE_S)
         elif self.state.is_silent:
             if self._says_goodbye:
