@@ -31,7 +31,17 @@ def test_an_example_is_what_it_says_it_is(name: str, text: str) -> None:
 
 def test_every_command_a_client_may_send_has_a_route_and_the_coordinators_own_have_none() -> None:
     without = {kind.__name__ for kind in get_args(Command)} - {kind.__name__ for kind in COMMANDS}
-    own = {"Expire", "AgentExpire", "AgentSuspect", "Suspect", "WaitOver", "GrantWorkers", "Advise", "ShardOverdue"}
+    own = {
+        "Expire",
+        "AgentExpire",
+        "AgentSuspect",
+        "Suspect",
+        "WaitOver",
+        "GrantWorkers",
+        "SetPrice",
+        "Advise",
+        "ShardOverdue",
+    }
     assert without == own
 
 

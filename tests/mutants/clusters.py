@@ -96,6 +96,54 @@ CLUSTERS = (
         ),
     ),
     Planted(
+        "a cost limit without a reserve",
+        "cost",
+        "A job goes on until its cost limit is spent, and its workers are paid for while they save and leave.",
+        (
+            Edit(
+                "core/allocate/cost.py",
+                "    seconds = RESERVE_S if demand.granted else RUNWAY_S + RESERVE_S\n",
+                "    seconds = 0.0 if demand.granted else RUNWAY_S + RESERVE_S\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a stop that the leader takes back",
+        "cost",
+        "A job that has reached its cost limit keeps its workers, because they are no fewer than its minimum.",
+        (
+            Edit(
+                "coordinator/service/scheduler.py",
+                " and found.reason not in COST_WAITS",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "members without a grant stay",
+        "cost",
+        "The members of a job whose grant was withdrawn train on, and cost more.",
+        (
+            Edit(
+                "core/job/next_world.py",
+                "    if job.spec.queue and not job.granted and (leaving := _without_grant(job, now)):\n        return leaving\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "a price that counts from the last change",
+        "cost",
+        "A new price is charged for the time before it, since the workers changed last.",
+        (
+            Edit(
+                "core/job/evolve.py",
+                "    if job.price and not isinstance(event, m.StepsCommitted):",
+                "    if job.price and not isinstance(event, m.StepsCommitted | m.PriceChanged):",
+            ),
+        ),
+    ),
+    Planted(
         "a replacement beside its predecessor",
         "grants",
         "A job in a queue starts the replacement of a draining worker early, beyond its grant.",

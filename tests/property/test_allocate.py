@@ -7,12 +7,24 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, allocate
-from pliant.core.allocate.model import WAITS
+from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, Reason, allocate
+from pliant.core.allocate.cost import RUNWAY_S, within_cost
+from pliant.core.allocate.model import WAITS, CostLimit
 from pliant.core.allocate.sizes import sizes_of
+from pliant.core.model.job import HOUR_S
 
 QUEUES = ("default", "batch")
 ROUNDS = 30  # enough for every job to settle
+
+
+limits = st.builds(
+    CostLimit,
+    most=st.sampled_from((1.0, 100.0)),
+    spent=st.floats(0, 101),
+    price=st.sampled_from((None, 0.0, 0.5, 40.0)),
+    samples_left=st.sampled_from((None, 10.0, 100000.0)),
+    speeds=st.sampled_from(((), ((2, 3.0),), ((1, 1.0), (4, 5.0)))),
+)
 
 
 @st.composite
@@ -36,6 +48,7 @@ def demands(draw: st.DrawFn) -> tuple[Demand, ...]:
                 speeds=tuple(sorted(speeds.items())),
                 pause_s=draw(st.sampled_from((0.0, 0.5, 30.0))),
                 left=draw(st.sampled_from((None, 10.0, 1000.0, 100000.0))),
+                cost=draw(st.none() | limits),
             )
         )
     return tuple(found)
@@ -166,4 +179,18 @@ def test_a_higher_priority_gets_all_it_can_use_before_a_lower_one_gets_more_than
     for high in jobs:
         for low in jobs:
             if high.granted and low.priority < high.priority and low.granted > sizes_of(low)[0]:
-                assert high.granted == sizes_of(high)[-1]
+                assert high.granted == sizes_of(within_cost(high))[-1]
+
+
+@given(pools, demands())
+def test_a_job_with_a_cost_limit_never_gets_more_than_it_pays_for_ten_minutes_or_has(
+    pool: Pool, jobs: tuple[Demand, ...]
+) -> None:
+    for demand, found in zip(jobs, sorted(allocate(pool, jobs), key=lambda each: each.name), strict=True):
+        cost = demand.cost
+        if cost is None:
+            continue
+        assert found.reason not in (Reason.COST_LIMIT, Reason.NO_PRICE) or not found.size
+        assert found.size == 0 or cost.price is not None
+        if cost.price and found.size > demand.granted:
+            assert cost.left >= found.size * cost.price * RUNWAY_S / HOUR_S * 0.999

@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.coordinator.service import scheduler
 from pliant.coordinator.service.scheduler import Scheduler
-from pliant.core.allocate import Allotment, Demand, Pool, allocate
+from pliant.core.allocate import Allotment, Demand, Pool, allocate, cost
+from pliant.core.allocate.cost import _pays_for_minimum
+from pliant.core.allocate.model import CostLimit
+from pliant.core.job import evolve, next_world
+from pliant.core.messages import Event, PermitReturned
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId
 from pliant.core.supervisor.signals import OrdersReceived
@@ -17,7 +22,9 @@ from pliant_sim.cluster.led_pool import LedPool
 from pliant_sim.cluster.universe import Universe
 from pliant_sim.processes.coordinator import orders_for
 
-KEPT = (2, 3, 11)  # without permits, late orders start too many workers in them
+KEPT = (0, 4, 11)  # without permits, late orders start too many workers in them
+TAKEN_OVER = (0, 23)  # a leader that grants slots too soon exceeds the pool in them
+STOPPED = 2  # a job stops at its cost limit, and goes on when it is raised
 Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 
 
@@ -108,7 +115,44 @@ class Forgetful(Scheduler):
 
 @pytest.mark.parametrize("make", [Hasty, Forgetful])
 def test_a_leader_that_grants_slots_too_soon_is_found(make: Callable[[], Scheduler]) -> None:
-    assert any(is_exceeded(LedPool(seed, make)) for seed in KEPT)
+    assert any(is_exceeded(LedPool(seed, make)) for seed in TAKEN_OVER)
+
+
+def test_a_job_that_reaches_its_cost_limit_stops_and_goes_on_when_it_is_raised() -> None:
+    assert LedPool(STOPPED).run() == []
+
+
+def keeps_no_reserve(demand: Demand, cost: CostLimit, price: float, least: int) -> bool:
+    return cost.left > 0 if demand.granted else _pays_for_minimum(demand, cost, price, least)
+
+
+def test_a_job_that_trains_until_its_limit_is_spent_exceeds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_pays_for_minimum", keeps_no_reserve)
+    assert "has spent" in Universe(10).run()[0]
+    assert "has spent" in LedPool(STOPPED).run()[0]
+
+
+def test_a_leader_that_keeps_the_minimum_of_a_job_at_its_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "COST_WAITS", ())
+    assert "has spent" in LedPool(STOPPED).run()[0]
+
+
+def test_members_that_stay_without_a_grant_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_world, "_without_grant", lambda *_: ())
+    assert "has no grant, and members that do not leave" in LedPool(STOPPED).run()[0]
+
+
+def test_a_record_that_charges_only_some_changes_of_the_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = evolve.evolve
+
+    def forgetful(job: Job | None, event: Event) -> Job:
+        found = real(job, event)
+        if job is not None and isinstance(event, PermitReturned):
+            return replace(found, spent=job.spent)
+        return found
+
+    monkeypatch.setattr(led_pool, "evolve", forgetful)
+    assert "its record has" in LedPool(STOPPED).run()[0]
 
 
 @pytest.mark.parametrize("seed", KEPT)

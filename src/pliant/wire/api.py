@@ -304,6 +304,8 @@ class JobStatus:
     advised: int = 0  # the size that autoscaling advised last; 0: none, or the target changed since
     advised_why: str = ""
     tasks: TaskProgress | None = None  # None: it is no task queue
+    price: float = 0.0  # that it pays for a slot of the pool and hour
+    spent: float = 0.0  # so far, in all attempts of its history
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +353,8 @@ class QueueLine:
     position: int
     reason: str
     why: str
+    spent: float = 0.0
+    at_most_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

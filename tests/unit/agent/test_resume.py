@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> JobDir:
 
 
 def opened(job: Job, /, **before: Any) -> OpenedJob:
-    status = job_status(job, 1)
+    status = job_status(job, 1, 0.0)
     return OpenedJob(replace(status, **before), status)
 
 
@@ -42,7 +42,7 @@ def left(steps: int, saved: int | None) -> Job:
 
 
 def test_a_new_job_has_nothing_to_report(folder: JobDir) -> None:
-    assert describe_resume(OpenedJob(None, job_status(new_job(), 1)), PLAN, folder, "") == []
+    assert describe_resume(OpenedJob(None, job_status(new_job(), 1, 0.0)), PLAN, folder, "") == []
 
 
 def test_a_resume_names_the_step_the_age_and_what_differs(folder: JobDir) -> None:
@@ -77,7 +77,7 @@ def test_a_job_that_starts_from_the_beginning_keeps_its_checkpoints(folder: JobD
     assert describe_resume(opened(new_job(), checkpoint=before), PLAN, folder, "/data") == [
         "demo starts from the beginning. Earlier checkpoints stay in /data"
     ]
-    line = replace(job_status(new_job(), 1).job, state=JobState.FINISHED, step=12)
+    line = replace(job_status(new_job(), 1, 0.0).job, state=JobState.FINISHED, step=12)
     assert describe_resume(opened(new_job(), job=line), PLAN, folder, "/data") == [
         "demo had finished at step 12 and has no checkpoint: it starts from the beginning"
     ]
@@ -98,7 +98,7 @@ def test_a_job_that_starts_from_the_beginning_keeps_its_checkpoints(folder: JobD
 def test_a_job_that_had_finished_continues_from_its_checkpoint(folder: JobDir, saved: int, line: str) -> None:
     before = replace(running(2, steps=12), checkpoint=checkpoint(running(2, steps=saved).durable))
     again = after(before, m.Create("demo", JobSpec(1, 6)))
-    found = OpenedJob(job_status(before, 1), job_status(again, 2))
+    found = OpenedJob(job_status(before, 1, 0.0), job_status(again, 2, 0.0))
     assert describe_resume(found, PLAN, folder, "/data") == [f"demo had finished at step 12; {line}"]
 
 

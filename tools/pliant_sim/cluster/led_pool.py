@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import isclose
 from random import Random
 
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
 from pliant.coordinator.service.scheduler import Scheduler
 from pliant.core import messages as m
 from pliant.core.allocate import Pool
+from pliant.core.allocate.cost import RESERVE_S, price_at
+from pliant.core.allocate.model import Prices
 from pliant.core.data.grid import Grid
 from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model.job import Job, JobSpec, Target, Terms
+from pliant.core.model.job import HOUR_S, Job, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import Supervisor, agent_join, supervise
 from pliant.core.supervisor import signals as v
@@ -38,6 +41,8 @@ LOST = 0.02  # the part of an agent's commands that never arrives
 START_S = (1, 3, 8, 8, 45)  # until a process joins
 DRAIN_S = (1, 2, 10)  # until a draining member leaves
 EXIT_S = (0, 1, 4)  # until a process that left is gone
+RAISE = 1000.0  # of a cost limit
+PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
 SAVE_S = (0, 1, 4, 45)  # the same after the job has ended
 
 
@@ -73,6 +78,7 @@ class LedJob:
     work: float  # worker-seconds
     agents: dict[AgentId, LedAgent] = field(default_factory=dict)
     workers: dict[MemberId, SimWorker] = field(default_factory=dict)
+    spent: float = 0.0  # counted second by second
 
 
 class LedPool:
@@ -81,11 +87,14 @@ class LedPool:
     def __init__(self, seed: int, make: Callable[[], Scheduler] = Scheduler) -> None:
         self._chance = Random(seed)
         self._make = make
+        times = sorted(self._chance.sample(range(1, STORM_S), 6))
+        self._prices: Prices = tuple((float(at), self._chance.choice(PRICES)) for at in (0, *times))
         self._stored: dict[str, LoadedJob] = {}
         self._sim: dict[str, LedJob] = {}
         self._inbox: list[tuple[object, str, Command]] = []
         self._now = 0
         self._led_from = 0
+        self._led_at = 0  # the last second with a leader
         self._scheduler, self._loaded = make(), LoadedJobs()
         self.fired: Counter[str] = Counter()
         self.decisions = 0
@@ -99,6 +108,9 @@ class LedPool:
                 self._strike()
             elif not self._sim:
                 break
+            else:
+                self._raise_limits()
+            self._charge()
             self._workers_pass()
             if self._now >= self._led_from:
                 self._lead()
@@ -146,15 +158,27 @@ class LedPool:
         least = chance.randint(1, 3)
         most = least + chance.randint(0, 9)
         spec = JobSpec(least, most, queue="default", priority=chance.choice((0, 0, 5)), max_restarts=10**6)
+        if chance.random() < 0.5:
+            spec = replace(spec, at_most_cost=least * chance.uniform(2, 15))
         self._stored[name] = LoadedJob(None, 0, 0)
         agents = {AgentId(f"{name}-{index}"): chance.randint(1, most) for index in range(chance.randint(1, 3))}
         agents[AgentId(f"{name}-0")] = most
-        sim = self._sim[name] = LedJob(name, chance.uniform(10, 400))
+        sim = self._sim[name] = LedJob(name, chance.uniform(10, 400 if spec.at_most_cost is None else 1500))
         self._send(name, m.Create(name, spec))
         for agent, capacity in agents.items():
             state = Supervisor(agent, "r1", capacity, max_restarts=10**6)
             sim.agents[agent] = LedAgent(state)
             self._send(name, agent_join(state))
+
+    def _raise_limits(self) -> None:
+        """Let the owner of a job that has stopped at its cost limit raise it."""
+        for name in sorted(self._sim):
+            job = self._stored[name].job
+            if job is None or job.granted or job.occupants or job.state.ended or job.spec.at_most_cost is None:
+                continue
+            if job.spec.at_most_cost < RAISE:
+                spec = replace(job.spec, at_most_cost=job.spec.at_most_cost + RAISE)
+                self._send(name, m.Create(name, spec, only_settings=True))
 
     def _restart_agent(self, sim: LedJob, name: AgentId) -> None:
         """Kill an agent, with which its workers end, and start it again."""
@@ -169,7 +193,7 @@ class LedPool:
     def _take_over(self) -> None:
         """Replace the leader: the next one has the live jobs, and no memory."""
         self._scheduler, self._loaded = self._make(), LoadedJobs()
-        self._scheduler.pool = Pool(SLOTS)
+        self._scheduler.pool = Pool(SLOTS, prices=self._prices)
         for name, known in self._stored.items():
             if known.job is not None and not known.job.state.ended:
                 self._loaded.put(name, known)
@@ -178,13 +202,14 @@ class LedPool:
         self._inbox.append((None, name, command))
 
     def _lead(self) -> None:
+        self._led_at = self._now
         for sim in self._sim.values():
             for agent in sim.agents.values():
                 while agent.commands and agent.commands[0][0] <= self._now:
                     self._send(sim.name, agent.commands.pop(0)[1])
         inbox, self._inbox = self._inbox, []
         self._report_workers()
-        grants = self._scheduler.due(float(self._now), self._loaded, inbox)
+        grants = self._scheduler.due(float(self._now), float(self._now), self._loaded, inbox)
         self.decisions += bool(grants)
         for name, command in grants:
             self._decide(name, command)
@@ -239,6 +264,35 @@ class LedPool:
             sim.work -= len(newest.members)
             if sim.work <= 0:
                 self._decide(name, m.Report(newest.members[0], 0, newest.number, (), holders, finished="it is done"))
+
+    # ------------------------------------------------------------------------------------------------ costs
+
+    def _charge(self) -> None:
+        """Charge the last second, and compare with the records of the jobs."""
+        for name, sim in self._sim.items():
+            job = self._stored[name].job
+            if job is None or job.state.ended:
+                continue
+            second = len(job.occupants) * job.price / HOUR_S
+            sim.spent += second if self._now else 0.0
+            if not isclose(job.spent_by(float(self._now)), sim.spent, abs_tol=1e-6):
+                self._complain(f"{name} has spent {sim.spent}, and its record has {job.spent_by(float(self._now))}")
+            self._check_limit(name, job)
+
+    def _check_limit(self, name: str, job: Job) -> None:
+        """While a job is granted workers, its limit pays for the time in which those of its minimum leave.
+
+        What they cost between two allocations may be missing, and while no coordinator leads.
+        """
+        most, price = job.spec.at_most_cost, price_at(self._prices, float(self._now))
+        if not job.granted and not all(member.draining for member in job.members.values()):
+            self._complain(f"{name} has no grant, and members that do not leave: {job.members}")
+        if most is None or price is None or not job.granted:
+            return
+        reserve = job.spec.size_min * price * RESERVE_S / HOUR_S
+        late = len(job.occupants) * max(price, job.price) * (self._now - self._led_at) / HOUR_S
+        if job.spent_by(float(self._now)) + reserve > most + late + 1e-6:
+            self._complain(f"{name} has {job.granted} workers, and has spent {job.spent} of at most {most}")
 
     # -------------------------------------------------------------------------------------------- processes
 

@@ -11,14 +11,19 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, allocate
-from pliant.core.allocate.model import WAITS, Reason
+from pliant.core.allocate.cost import RESERVE_S, highest_price, price_at
+from pliant.core.allocate.model import WAITS, CostLimit, Prices, Reason
 from pliant.core.allocate.sizes import sizes_of
+from pliant.core.model.job import HOUR_S
 
 STORM_S = 240  # with faults and new jobs
 QUIET_S = 4000  # then every machine is back, until all jobs have ended
 DRAIN_MAX_S = 30
 RELEASE_BOUND_S = DRAIN_MAX_S + 10  # a job that others release slots for starts within this, while no machine changes
 SETTLE_S = 60  # without a fault, an arrival or an end, nothing changes any more after this
+RAISE = 1000.0  # of a cost limit
+COST_CHANGES = 12  # of a job's grant for its cost limit: each is to a much smaller size
+PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
 LATE_CHANGES = 3  # of grants for each running job whose remaining time is known, in one quiet stretch
 
 Allocate = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
@@ -50,6 +55,9 @@ class SimJob:
     pods: list[SimPod] = field(default_factory=list)
     granted: int = 0
     planned: int | None = None
+    most: float | None = None  # its cost limit
+    spent: float = 0.0
+    cost_changes: int = 0  # of its grant, for the cost limit that it has
     changed_at: int = 0
     releasing_since: int | None = None
 
@@ -76,6 +84,8 @@ class Universe:
         self._queues = self._chance.choice(
             ((), (QueueRule("batch", 1.0), QueueRule("default", 3.0)), (QueueRule("batch", 1.0, limit=4),))
         )
+        times = sorted(self._chance.sample(range(1, STORM_S), 6))
+        self._prices: Prices = tuple((float(at), self._chance.choice(PRICES)) for at in (0, *times))
         self._jobs: dict[str, SimJob] = {}
         self._made = 0
         self._now = 0
@@ -165,7 +175,8 @@ class Universe:
             speeds=tuple((size, size**scaling) for size in (1, 2, 4, 8)) if measured else (),
             pause_s=chance.choice((0.0, 0.5, 5.0)),
         )
-        self._jobs[demand.name] = SimJob(demand, work=chance.uniform(10, 600))
+        most = least * chance.uniform(2, 15) if chance.random() < 0.5 else None
+        self._jobs[demand.name] = SimJob(demand, work=chance.uniform(10, 600 if most is None else 2000), most=most)
 
     def _end_storm(self) -> None:
         """Bring every machine back, and drop jobs that can never start."""
@@ -180,8 +191,13 @@ class Universe:
     # ------------------------------------------------------------------------------------------------- time
 
     def _pods_pass(self) -> None:
-        """Remove pods that are gone or whose machine is, and let the others work."""
+        """Charge the last second, remove pods that are gone or whose machine is, and let the others work."""
+        price = price_at(self._prices, float(self._now)) or 0.0
         for name, job in list(self._jobs.items()):
+            second = job.held * price / HOUR_S
+            job.spent += second
+            if job.most is not None and job.spent > job.most + second + 1e-9:
+                self._complain(f"{name} has spent {job.spent} of at most {job.most}")
             job.pods = [
                 pod
                 for pod in job.pods
@@ -233,9 +249,16 @@ class Universe:
                 planned=job.planned,
                 unchanged_s=float(self._now - job.changed_at),
                 left=job.work if job.demand.speeds else None,
+                cost=self._cost_limit(job),
             )
             for job in self._jobs.values()
         )
+
+    def _cost_limit(self, job: SimJob) -> CostLimit | None:
+        if job.most is None:
+            return None
+        price, left = highest_price(self._prices, float(self._now)), job.work if job.demand.speeds else None
+        return CostLimit(job.most, job.spent, price, left, job.demand.speeds)
 
     def _lead(self) -> None:
         pool, demands = self._pool(), self._demands()
@@ -245,12 +268,26 @@ class Universe:
         changed = False
         for name, job in self._jobs.items():
             if found[name].size != job.granted:
-                changed, job.changed_at = True, self._now
+                is_cost = found[name].reason in (Reason.COST, Reason.COST_LIMIT)
+                changed, job.changed_at = changed or not is_cost, self._now
+                self._calm_since = self._now if is_cost else self._calm_since
+                job.cost_changes += is_cost
             job.granted, job.planned = found[name].size, found[name].planned
         self._check_settled(changed)
         again = {each.name: each.size for each in self._decide(pool, self._demands())}
         if again != {name: each.size for name, each in found.items()}:
             self._complain(f"a second call changes the grants to {again}")
+        self._raise_limits(found)
+
+    def _raise_limits(self, found: dict[str, Allotment]) -> None:
+        """Let the owner of a job that has reached its cost limit raise it, after the storm."""
+        for name, job in self._jobs.items():
+            if found[name].reason is Reason.COST_LIMIT and (self._now >= STORM_S or job.held):
+                self._calm_since = self._now
+                job.most = (job.most or 0.0) + (0.0 if job.held else RAISE)
+                job.cost_changes = 0
+            elif job.cost_changes > COST_CHANGES:
+                self._complain(f"{name} has changed {job.cost_changes} times for its cost limit")
 
     # ----------------------------------------------------------------------------------------------- checks
 
@@ -261,13 +298,22 @@ class Universe:
             self._complain(f"{over} slots more are granted or held than the pool has")
         for each in demands:
             given, least = found[each.name], sizes_of(each)[0]
-            if each.granted and each.held >= least > given.size:
+            if given.reason is Reason.COST_LIMIT:
+                self._check_stop(each, least)
+            elif each.granted and each.held >= least > given.size:
                 self._complain(f"{each.name} had its minimum {least} and is granted {given.size}")
             waits = given.size == 0
             if not given.why or waits != (given.reason in WAITS) or waits != (given.position > 0):
                 self._complain(f"{each.name} has size {given.size} without a fitting reason: {given}")
         self._check_order(demands, found)
         self._check_release(pool, found)
+
+    def _check_stop(self, demand: Demand, least: int) -> None:
+        """A job stops for its cost limit only if that does not pay for its minimum until its workers have left."""
+        cost = demand.cost
+        is_short = cost is not None and cost.price is not None and cost.left < least * cost.price * RESERVE_S / HOUR_S
+        if demand.granted and not is_short:
+            self._complain(f"{demand.name} stops although its cost limit leaves room: {cost}")
 
     def _check_order(self, demands: tuple[Demand, ...], found: dict[str, Allotment]) -> None:
         """No job starts while one before it waits for room."""

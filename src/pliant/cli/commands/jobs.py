@@ -19,7 +19,7 @@ from pliant.cli.local_jobs import (
     remove_interrupted_deletions,
 )
 from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
-from pliant.cli.run.option_types import parse_interval, parse_schedule
+from pliant.cli.run.option_types import COST_HELP, parse_cost, parse_interval, parse_schedule
 from pliant.core.model.job import JobSpec
 from pliant.credentials import is_missing
 from pliant.errors import Refused, Unreachable
@@ -243,6 +243,7 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
 )
 @click.option("--queue", metavar="NAME", default="", help="Queue of the pool that grants its workers.  [default: none]")
 @click.option("--priority", metavar="N", type=int, default=0, help="In a queue: higher numbers get workers first.")
+@click.option("--at-most-cost", metavar="COST", type=parse_cost, default="none", help=COST_HELP)
 @click.option(
     "--autoscale",
     type=click.Choice(["off", "advise", "on"]),
@@ -261,6 +262,7 @@ def create(
     checkpoint_every: tuple[int, float],
     queue: str,
     priority: int,
+    at_most_cost: float,
     autoscale: str,
     flags: Flags,
     as_json: bool,
@@ -287,6 +289,7 @@ def create(
         priority=priority,
         script=script,
         autoscale=Autoscale(autoscale),
+        at_most_cost=at_most_cost or None,
     )
     with flags.connect() as client:
         done = client.send(name, Create(name, spec))
@@ -302,6 +305,7 @@ def create(
 @click.option("--workers", type=parse_sizes, metavar="MIN:MAX", help="Smallest and largest number of workers.")
 @click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
 @click.option("--priority", metavar="N", type=int, help="Of a job in a queue: higher numbers get workers first.")
+@click.option("--at-most-cost", metavar="COST", type=parse_cost, help=COST_HELP)
 @click.option("--schedule", metavar="STEP:N,...", type=parse_schedule, help="Workers from a step on, or none.")
 @click.option(
     "--autoscale",
@@ -344,6 +348,7 @@ def _with_options(
     workers: tuple[int, int] | None,
     spares: int | None,
     priority: int | None,
+    at_most_cost: float | None,
     schedule: Schedule | None,
     autoscale: str | None,
     wait_limit_s: float | None,
@@ -365,6 +370,7 @@ def _with_options(
         target=target,
         spares=spec.spares if spares is None else spares,
         priority=spec.priority if priority is None else priority,
+        at_most_cost=spec.at_most_cost if at_most_cost is None else at_most_cost or None,
         schedule=spec.schedule if schedule is None else schedule,
         autoscale=spec.autoscale if autoscale is None else Autoscale(autoscale),
         wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from pliant.cli.connect import Flags, connection_options
-from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant.cli.output import clean, json_option, print_json, print_table, short_time
+from pliant.cli.pool.prices import parse_prices
+from pliant.errors import Refused
 
 if TYPE_CHECKING:
     from pliant.core.allocate import QueueRule
+    from pliant.core.allocate.model import Prices
     from pliant.wire.api import PoolStatus
 
 
-def parse_slots(text: str) -> int | None:
-    """Parse a number of slots; None for `auto`."""
-    if text == "auto":
-        return None
+AUTO = "auto"
+
+
+def parse_slots(text: str) -> int | str:
+    """Parse a number of slots, or `auto`."""
+    if text == AUTO:
+        return text
     if not text.isdecimal():
         raise click.BadParameter(f"{text!r} is neither a number nor auto.")
     return int(text)
@@ -60,10 +68,9 @@ def queue(ctx: click.Context, flags: Flags, as_json: bool) -> None:
     "--slots",
     metavar="N|auto",
     type=parse_slots,
-    required=True,
     help="Places for workers in the pool; auto: those of the machines that `pliant agent --pool` lends.",
 )
-@click.option("--spot", metavar="N", type=click.IntRange(0), default=0, help="How many of them are spot.  [default: 0]")
+@click.option("--spot", metavar="N", type=click.IntRange(0), help="How many of them are spot.  [default: 0]")
 @click.option(
     "--queue",
     "queues",
@@ -72,14 +79,38 @@ def queue(ctx: click.Context, flags: Flags, as_json: bool) -> None:
     multiple=True,
     help="The share of a queue, and the most that it may have. Others have weight 1 and no limit.",
 )
+@click.option(
+    "--prices",
+    metavar="FILE|none",
+    type=parse_prices,
+    help="Prices of a slot for an hour: lines of TIME,PRICE. Without --slots nothing else changes.",
+)
 @json_option
 @connection_options
-def set_pool(slots: int | None, spot: int, queues: tuple[QueueRule, ...], flags: Flags, as_json: bool) -> None:
-    """Set the pool that jobs with --queue share. It replaces the one before."""
+def set_pool(
+    slots: int | str | None,
+    spot: int | None,
+    queues: tuple[QueueRule, ...],
+    prices: Prices | None,
+    flags: Flags,
+    as_json: bool,
+) -> None:
+    """Set the pool that jobs with --queue share. It replaces the one before, whose prices stay without --prices."""
     from pliant.core.allocate import Pool
 
+    if slots is None and (prices is None or spot is not None or queues):
+        raise click.UsageError("Pass --slots N, or --slots auto, or only --prices FILE for the pool that is there.")
     with flags.connect() as client:
-        found = client.set_pool(Pool(slots or 0, spot, queues, is_lent=slots is None))
+        before = client.pool().pool
+        kept = prices if prices is not None else before.prices if before is not None else ()
+        if slots is not None:
+            pool = Pool(0 if isinstance(slots, str) else slots, spot or 0, queues, slots == AUTO, kept)
+        elif before is None:
+            raise Refused("There is no pool that could have prices. Set one with `pliant queue set --slots N`.")
+        else:
+            pool = replace(before, slots=0, spot=0) if before.is_lent else before
+            pool = replace(pool, prices=kept)
+        found = client.set_pool(pool)
     if as_json:
         print_json(found)
     else:
@@ -106,10 +137,12 @@ def _print_pool(found: PoolStatus) -> None:
         used = sum(job.granted for job in found.jobs if job.queue == rule.name)
         limit = "" if rule.limit is None else f", at most {rule.limit}"
         click.echo(f"queue {rule.name}  weight {rule.weight:g}{limit}; {used} granted")
+    if pool.prices:
+        click.echo(f"prices {_describe_prices(pool.prices)}")
     if found.jobs:
         click.echo()
         print_table(
-            ("job", "queue", "priority", "granted", "held", "position", "reason"),
+            ("job", "queue", "priority", "granted", "held", "cost", "position", "reason"),
             [
                 (
                     job.name,
@@ -117,9 +150,27 @@ def _print_pool(found: PoolStatus) -> None:
                     str(job.priority),
                     f"{job.granted}/{job.wanted}",
                     str(job.held),
+                    describe_cost(job.spent, job.at_most_cost),
                     str(job.position) if job.position else "-",
                     job.why,
                 )
                 for job in found.jobs
             ],
         )
+
+
+def describe_cost(spent: float, most: float | None) -> str:
+    """Return what a job has spent, with its limit: `12.40/50.00`."""
+    from pliant.core.allocate.reasons import amount
+
+    return amount(spent) if most is None else f"{amount(spent)}/{amount(most)}"
+
+
+def _describe_prices(prices: Prices) -> str:
+    """Return the price now, and the next one."""
+    from pliant.core.allocate.cost import price_at
+
+    now = price_at(prices, time.time())
+    coming = next(((at, price) for at, price in prices if at > time.time()), None)
+    then = "" if coming is None else f"; {coming[1]:g} from {short_time(coming[0])}"
+    return f"{'none yet' if now is None else f'{now:g}'} for a slot and hour{then}"

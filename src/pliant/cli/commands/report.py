@@ -70,6 +70,7 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
         "recomputed_samples": done.recomputed_samples,
         "rolled_back_steps": done.recomputed_steps + done.highest_step - done.steps,
         "samples_per_second": _samples_per_second(found, until),
+        "spent": 0.0 if found.job is None else found.job.spent_by(until),
         "rollbacks": done.rollbacks,
         "checkpoints": done.checkpoints,
         "changes": {kind: _pause_stats(of) for kind, of in _changes_by_kind(done.changes).items()},
@@ -139,6 +140,11 @@ def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> Non
 def _summary_rows(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
     done = found.progress
     rows = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
+    spent = 0.0 if found.job is None else found.job.spent_by(until)
+    if spent:
+        from pliant.core.allocate.reasons import amount
+
+        rows.append(("cost", f"{amount(spent)} for slots of the pool"))
     if done.samples_ever:
         rate = _samples_per_second(found, until)
         speed = f", {rate:.1f} a second while training" if rate is not None else ""

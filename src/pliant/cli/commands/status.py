@@ -115,6 +115,7 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
         ),
         ("schedule", _describe_schedule(found)),
         ("granted", granted),
+        ("cost", _describe_cost(found)),
         ("autoscale", _describe_autoscale(found)),
         ("placement", placement),
         ("shards", _describe_tasks(found)),
@@ -133,6 +134,16 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
     ]
     width = max(len(name) for name, _ in facts)
     return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
+
+
+def _describe_cost(found: JobStatus) -> str:
+    from pliant.core.allocate.reasons import amount
+
+    most = found.spec.at_most_cost
+    if most is None and not found.price and not found.spent:
+        return ""
+    limit = "" if most is None else f" of at most {amount(most)}"
+    return f"{amount(found.spent)}{limit} spent; {found.price:g} for a slot and hour"
 
 
 def _describe_schedule(found: JobStatus) -> str:

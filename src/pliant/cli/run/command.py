@@ -59,6 +59,13 @@ PLIANT_OPTIONS = [
         text="With --queue: jobs with a higher number get workers first.",
     ),
     _option(
+        "--at-most-cost",
+        metavar="COST",
+        type=option_types.parse_cost,
+        default="none",
+        text=option_types.COST_HELP,
+    ),
+    _option(
         "--autoscale",
         type=click.Choice(["off", "advise", "on"]),
         default="off",

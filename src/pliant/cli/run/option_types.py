@@ -29,6 +29,9 @@ _IGNORED_KEYS = (
 )
 _WAIT_KEYS = ("join_timeout", "timeout")
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
+COST_HELP = (
+    "In a queue: the most that its slots may cost, by the pool's prices, or none. Then it waits, with its state saved."
+)
 CONF_KEYS = (*_WAIT_KEYS, "is_host", *_IGNORED_KEYS)
 
 
@@ -155,6 +158,15 @@ def parse_schedule(text: str) -> Schedule:
     if len(entries) < len(found):
         raise click.BadParameter(f"{text!r} is not a list of STEP:WORKERS, such as 0:2,1000:8, or none.")
     return tuple(entries)
+
+
+def parse_cost(text: str) -> float:
+    """Parse a cost limit above 0; `none` is 0."""
+    if text.strip() == "none":
+        return 0.0
+    if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text.strip()) or not float(text):
+        raise click.BadParameter(f"{text!r} is not a number above 0, such as 40 or 12.50, or none.")
+    return float(text)
 
 
 def parse_notice(text: str) -> str:

@@ -73,6 +73,7 @@ class RunOptions:
     ps: int = 0
     queue: str | None = None
     priority: int = 0
+    at_most_cost: float = 0.0  # 0: no limit
     chaos: bool = False
     mode: str = "auto"
     kind: Framework = "torch"
@@ -182,6 +183,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
             chaos_allowed=options.chaos,
             queue=options.queue or "",
             priority=options.priority,
+            at_most_cost=options.at_most_cost or None,
             schedule=options.schedule,
             autoscale=Autoscale(options.autoscale),
         ),

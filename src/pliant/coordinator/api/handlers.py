@@ -393,7 +393,7 @@ class Handlers:
     async def _job(self, call: Call) -> bytes:
         known = await self._require_found(call.job)
         uses = {use.member: use for of_agent in self._uses.get(call.job, {}).values() for use in of_agent}
-        return encode_reply(job_status(*known, uses, self._service.service.isolated_s(time.monotonic())))
+        return encode_reply(job_status(*known, time.time(), uses, self._service.service.isolated_s(time.monotonic())))
 
     def _known(self, name: str) -> tuple[Job, int] | None:
         return self._service.service.job(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from types import MappingProxyType
 
@@ -95,9 +95,12 @@ def _seats(launch: Launch, uses: Mapping[MemberId, WorkerUsage]) -> Iterator[Mem
 
 
 def job_status(
-    job: Job, revision: int, uses: Mapping[MemberId, WorkerUsage] = NO_USES, silent_s: float | None = None
+    job: Job, revision: int, wall: float, uses: Mapping[MemberId, WorkerUsage] = NO_USES, silent_s: float | None = None
 ) -> JobStatus:
-    """Return the full status. Costs as much as the job has members. `uses` is the last resource use of workers."""
+    """Return the full status at a time. `uses` is the last resource use of workers.
+
+    It takes as long as the job has members.
+    """
     launch = _running(job)
     world = job.world(job.current)
     ranks = {member: rank for rank, member in enumerate(world.members)} if world else {}
@@ -152,13 +155,19 @@ def job_status(
         advised=job.advised,
         advised_why=job.advised_why,
         tasks=_task_progress(job),
+        price=job.price,
+        spent=job.spent_by(wall),
     )
 
 
 def pool_status(
-    pool: Pool | None, shown: tuple[tuple[Demand, Allotment], ...], machines: tuple[LentMachine, ...] = ()
+    pool: Pool | None,
+    shown: tuple[tuple[Demand, Allotment], ...],
+    machines: tuple[LentMachine, ...],
+    find: Callable[[str], Job | None],
+    wall: float,
 ) -> PoolStatus:
-    """Return the pool, the jobs that share it by rank, and the lent machines."""
+    """Return the pool, the jobs that share it by rank, and the lent machines. `find` returns a loaded job."""
     lines = (
         QueueLine(
             name=demand.name,
@@ -171,7 +180,10 @@ def pool_status(
             position=found.position,
             reason=found.reason.value,
             why=found.why,
+            spent=job.spent_by(wall),
+            at_most_cost=job.spec.at_most_cost,
         )
         for demand, found in shown
+        if (job := find(demand.name)) is not None
     )
     return PoolStatus(pool, tuple(lines), machines)

@@ -38,7 +38,8 @@ class PoolHandlers:
         scheduler, pool = self._service.scheduler, self._pools.pool
         if pool is not None and pool.is_lent:
             pool = scheduler.shown_pool or pool
-        return encode_reply(pool_status(pool, scheduler.shown, scheduler.machines.lent(time.monotonic())))
+        machines = scheduler.machines.lent(time.monotonic())
+        return encode_reply(pool_status(pool, scheduler.shown, machines, self._job, time.time()))
 
     async def _set(self, call: Call) -> bytes:
         assert isinstance(call.body, Pool)

@@ -1,4 +1,4 @@
-"""The leader's advice about the sizes of jobs with `--autoscale`.
+"""The leader's measurements of jobs with `--autoscale` or a cost limit, and its advice about the sizes of the former.
 
 What it measures is in its memory only. A new leader measures anew: until then the jobs keep their sizes.
 """
@@ -18,16 +18,16 @@ class Autoscaler:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._paces: dict[str, JobPace] = {}
+        self._paces = service.scheduler.paces  # the scheduler projects costs with them
 
     def note_pump(self, decided: Iterable[tuple[str, tuple[Event, ...]]]) -> None:
         """Measure with the events of a pump, and advise where a job's steps were reported."""
         if not self._service.leads:
-            self._paces = {}
+            self._paces.clear()
             return
         for name, events in decided:
             found = self._service.job(name)
-            if found is None or found[0].state.ended or found[0].spec.autoscale is Autoscale.OFF:
+            if found is None or found[0].state.ended or not _is_measured(found[0]):
                 self._paces.pop(name, None)
             else:
                 self._note(found[0], events)
@@ -36,9 +36,13 @@ class Autoscaler:
         pace = self._paces.setdefault(job.name, JobPace.of(job))
         for event in events:
             pace.add(event)
-        facts = facts_of(job)
+        facts = facts_of(job) if job.spec.autoscale is not Autoscale.OFF else None
         if facts is None or not any(isinstance(event, StepsCommitted) for event in events):
             return
         advice = advise(facts, pace)
         if advice.size not in (facts.target, job.advised):
             self._service.submit(job.name, Advise(advice.size, advice.why), None)
+
+
+def _is_measured(job: Job) -> bool:
+    return job.spec.autoscale is not Autoscale.OFF or job.spec.at_most_cost is not None

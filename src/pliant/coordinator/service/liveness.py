@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from pliant.coordinator.service.inbox import Sender, command_for_expiry, is_sign_of_life
 from pliant.core import messages as m
-from pliant.core.job.decide import STOP_GRACE_S
 from pliant.core.job.launches import is_stopping
+from pliant.core.job.next_world import STOP_GRACE_S
 from pliant.core.leases import IsolationDetector, Leases
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job, JobState

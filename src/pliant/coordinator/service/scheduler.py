@@ -14,9 +14,12 @@ from math import inf
 from pliant.coordinator.service.loaded_jobs import LoadedJobs
 from pliant.coordinator.service.machines import LentMachines
 from pliant.core.allocate import Allotment, Demand, Leaving, Pool, Reason, allocate
-from pliant.core.allocate.demands import SETTLE_S, Remains, WorkerReports, demand_of, remains_of
+from pliant.core.allocate.cost import highest_price, price_at
+from pliant.core.allocate.demands import SETTLE_S, Remains, WorkerReports, cost_limit_of, demand_of, remains_of
 from pliant.core.allocate.machines import LentMachine
-from pliant.core.messages import Command, Exited, GrantWorkers, Rejection
+from pliant.core.allocate.model import COST_WAITS
+from pliant.core.autoscale import JobPace
+from pliant.core.messages import Command, Exited, GrantWorkers, Rejection, SetPrice
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 
@@ -33,13 +36,14 @@ class Scheduler:
         self.machines = LentMachines()
         self.shown: tuple[tuple[Demand, Allotment], ...] = ()  # the last result, by rank
         self.shown_pool: Pool | None = None  # the pool of that result, with the slots of lent machines
+        self.paces: dict[str, JobPace] = {}  # what is measured of jobs with a cost limit
         self._managed: dict[Key, Job] = {}  # at the last look
         self._changed_at: dict[Key, float] = {}  # when their grants or workers changed last
         self._remains: dict[Key, Remains] = {}  # of ended jobs
         self._running: dict[str, dict[AgentId, tuple[frozenset[MemberId], float]]] = {}  # by job, as last reported
         self._ended: dict[str, dict[MemberId, float]] = {}  # by job, the workers that ended lately
         self._planned: dict[str, int] = {}
-        self._reasons: dict[str, Reason] = {}  # of the last grant that was sent
+        self._reasons: dict[str, tuple[Reason, str]] = {}  # of the last grant that was sent
         self._led_since: float | None = None  # None: nothing was due yet
         self._next = 0.0
 
@@ -48,9 +52,12 @@ class Scheduler:
         self._running.setdefault(job, {})[agent] = frozenset(workers), now
 
     def due(
-        self, now: float, jobs: LoadedJobs, inbox: Iterable[tuple[object, str, Command]] = ()
+        self, now: float, wall: float, jobs: LoadedJobs, inbox: Iterable[tuple[object, str, Command]] = ()
     ) -> list[tuple[str, Command]]:
-        """Return the grants to send now, with the names of their jobs. Commands of `inbox` report ended workers."""
+        """Return the prices and grants to send now, with the names of their jobs.
+
+        `wall` is the time with which events are stamped now. Commands of `inbox` report ended workers.
+        """
         for _, name, sent in inbox:
             if isinstance(sent, Exited):
                 self._ended.setdefault(name, {})[sent.member] = now
@@ -62,8 +69,14 @@ class Scheduler:
         states = [known.job for _, known in jobs.items() if known.job is not None and known.job.spec.queue]
         managed = [job for job in states if not job.state.ended]
         self._look(managed, [job for job in states if job.state.ended], now)
+        price, highest = price_at(self.pool.prices, wall) or 0.0, highest_price(self.pool.prices, wall)
         demands = tuple(
-            demand_of(job, self._planned.get(job.name), now - self._changed_at[key])
+            demand_of(
+                job,
+                self._planned.get(job.name),
+                now - self._changed_at[key],
+                cost_limit_of(job, wall, highest, self.paces.get(job.name)),
+            )
             for key, job in self._managed.items()
         )
         leaving = tuple(Leaving(name, len(workers)) for (name, _), workers in self._remains.items())
@@ -75,7 +88,8 @@ class Scheduler:
         self.shown_pool, self.shown = pool, tuple((by_name[name], each) for name, each in found.items())
         self._planned = {name: each.planned for name, each in found.items()}
         self._reasons = {name: reason for name, reason in self._reasons.items() if name in found}
-        return [(job.name, command) for job in managed if (command := self._command(job, found[job.name]))]
+        prices: list[tuple[str, Command]] = [(job.name, SetPrice(price)) for job in managed if job.price != price]
+        return prices + [(job.name, command) for job in managed if (command := self._command(job, found[job.name]))]
 
     def _with_lent_slots(
         self, pool: Pool, demands: tuple[Demand, ...], leaving: tuple[Leaving, ...], now: float
@@ -145,13 +159,17 @@ class Scheduler:
                 del self._ended[job]
 
     def _command(self, job: Job, found: Allotment) -> Command | None:
-        """Return the grant to send, if its size or its reason is new. A job with workers keeps its minimum."""
+        """Return the grant to send, if its size or its reason is new.
+
+        A job with workers keeps its minimum, unless its own cost limit stops it.
+        """
         size = found.size
-        if size < job.spec.size_min and job.occupants:
+        if size < job.spec.size_min and job.occupants and found.reason not in COST_WAITS:
             size = job.granted
-        if size == job.granted and self._reasons.get(job.name) is found.reason:
+        reason = found.reason, found.why if found.reason in COST_WAITS else ""
+        if size == job.granted and self._reasons.get(job.name) == reason:
             return None
-        self._reasons[job.name] = found.reason
+        self._reasons[job.name] = reason
         return GrantWorkers(size, found.why)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from pliant.core.allocate.model import Demand
+from pliant.core.allocate.model import CostLimit, Demand
+from pliant.core.autoscale import JobPace, facts_of
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 
@@ -34,7 +35,16 @@ def remains_of(reports: WorkerReports, before: Remains, now: float) -> Remains:
     return {name: at for name, at in found.items() if name not in reports.ended and now - at < SETTLE_S}
 
 
-def demand_of(job: Job, planned: int | None, unchanged_s: float) -> Demand:
+def cost_limit_of(job: Job, wall: float, price: float | None, pace: JobPace | None) -> CostLimit | None:
+    """Return the cost limit of a job, with what it has spent until now; None if it has none."""
+    if job.spec.at_most_cost is None:
+        return None
+    facts = facts_of(job) if pace is not None else None
+    left, speeds = (facts.left, pace.speeds) if pace is not None and facts is not None else (None, ())
+    return CostLimit(job.spec.at_most_cost, job.spent_by(wall), price, left, speeds)
+
+
+def demand_of(job: Job, planned: int | None, unchanged_s: float, cost: CostLimit | None = None) -> Demand:
     """Return what a job in a queue wants and has. Its spares count as workers."""
     return Demand(
         name=job.name,
@@ -47,4 +57,5 @@ def demand_of(job: Job, planned: int | None, unchanged_s: float) -> Demand:
         granted=job.granted,
         planned=planned,
         unchanged_s=unchanged_s,
+        cost=cost,
     )

@@ -7,6 +7,7 @@ exceeds the pool, at any moment, although jobs change one by one.
 
 from __future__ import annotations
 
+from pliant.core.allocate.cost import within_cost
 from pliant.core.allocate.model import Allotment, Demand, Leaving, Pool
 from pliant.core.allocate.plan import Plan, PlanLine, make_plan
 from pliant.core.allocate.reasons import Explainer, wait_reason
@@ -20,6 +21,7 @@ def allocate(
     `leaving` are ended jobs that still occupy slots. With `is_counting`, a new leader does not know yet which workers
     run, so that no slot counts as free. Call it again with the result in `granted` and `planned`: it changes nothing.
     """
+    demands = tuple(within_cost(each) for each in demands)
     ended = sum(each.held for each in leaving)
     plan, slots = make_plan(pool, demands, ended), pool.slots - ended
     sizes = _sizes(slots, plan, demands, is_counting=is_counting)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from math import inf
 
 from pliant.core.model.names import bad_name
 
 DEFAULT_QUEUE = "default"
+PRICES_MAX = 10_000
+Prices = tuple[tuple[float, float], ...]  # of one slot for an hour, from a time on: (time, price), ascending
 SLOTS_MAX = 1_000_000  # catches typing errors
 
 
@@ -35,6 +38,27 @@ class Pool:
     spot: int = 0
     queues: tuple[QueueRule, ...] = ()
     is_lent: bool = False
+    prices: Prices = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimit:
+    """The most that a job may cost, and what it has cost so far. `price` is that of a slot for an hour, None: unknown.
+
+    `samples_left` and `speeds`, (size, samples a second) pairs, are there as far as they are known. `allocate` sets
+    `workers` if the limit pays for fewer than the job wants.
+    """
+
+    most: float
+    spent: float
+    price: float | None
+    samples_left: float | None = None
+    speeds: tuple[tuple[int, float], ...] = ()
+    workers: int | None = None
+
+    @property
+    def left(self) -> float:
+        return self.most - self.spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +85,7 @@ class Demand:
     speeds: tuple[tuple[int, float], ...] = ()
     pause_s: float = 0.0
     left: float | None = None  # None: unknown
+    cost: CostLimit | None = None  # None: it has no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +114,25 @@ def bad_pool(pool: Pool) -> str:
             return f"the weight of queue {rule.name} must be above 0 and finite; got {rule.weight}"
         if rule.limit is not None and rule.limit < 0:
             return f"the limit of queue {rule.name} cannot be negative; got {rule.limit}"
+    return bad_prices(pool.prices)
+
+
+def bad_prices(prices: Prices) -> str:
+    """Return what is wrong with the prices of a pool, or the empty string."""
+    if len(prices) > PRICES_MAX:
+        return f"a pool can have up to {PRICES_MAX} prices; got {len(prices)}: leave out the oldest"
+    if any(not 0 <= price < inf for _, price in prices):
+        return "a price must be 0 or more, and finite"
+    if any(after <= before for (before, _), (after, _) in pairwise(prices)):
+        return "prices must be in the order of their times, each time once"
     return ""
 
 
 class Reason(StrEnum):
-    """The reason for the size of a job. The first six are for jobs that wait."""
+    """The reason for the size of a job. Those in `WAITS` are for jobs that wait."""
 
+    COST_LIMIT = "cost-limit"
+    NO_PRICE = "no-price"
     POOL_TOO_SMALL = "pool-too-small"
     QUEUE_TOO_SMALL = "queue-too-small"
     QUEUE_FULL = "queue-full"
@@ -102,6 +140,7 @@ class Reason(StrEnum):
     NO_ROOM = "no-room"
     RELEASING = "releasing"
     ALL = "all"
+    COST = "cost"
     LOST = "lost"
     GROWING = "growing"
     NO_GAIN = "no-gain"
@@ -111,7 +150,9 @@ class Reason(StrEnum):
     POOL = "pool"
 
 
+COST_WAITS = (Reason.COST_LIMIT, Reason.NO_PRICE)  # a job that runs stops for these, although it has its minimum
 WAITS = (
+    *COST_WAITS,
     Reason.POOL_TOO_SMALL,
     Reason.QUEUE_TOO_SMALL,
     Reason.QUEUE_FULL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from heapq import nsmallest
 
-from pliant.core.allocate.model import Pool, Reason
+from pliant.core.allocate.model import CostLimit, Pool, Reason
 from pliant.core.allocate.plan import Plan, PlanLine, Waiting
 from pliant.core.allocate.sizes import sizes_of
 
@@ -36,6 +36,8 @@ class Explainer:
         size, wanted = self._sizes[line.demand.name], sizes_of(line.demand)[-1]
         if size != line.size:
             return self._growing(line, size)
+        if size >= wanted and line.demand.cost is not None and line.demand.cost.workers is not None:
+            return Reason.COST, f"{size}: more workers would exceed its cost limit of {amount(line.demand.cost.most)}"
         if size >= wanted:
             return Reason.ALL, f"{size} of {wanted}: all that it can use"
         prefix = f"{size} of {wanted}"
@@ -82,9 +84,27 @@ def wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
             return f"needs {least} workers, the minimums in queue {queue} are {used} of the {limit} it may have"
         case Reason.BEHIND:
             return f"behind {waiting.ahead}"
+        case Reason.COST_LIMIT | Reason.NO_PRICE if waiting.demand.cost is not None:
+            return _cost_wait(waiting.demand.cost, least)
         case _:
             taken = sum(line.sizes[0] for line in plan.lines)
             return f"needs {least} workers, running jobs need {taken} of {_slots(pool.slots)} as their minimums"
+
+
+def _cost_wait(cost: CostLimit, least: int) -> str:
+    """Return why a job waits, without what it has spent: each other sentence is an event."""
+    if cost.price is None:
+        return f"has a cost limit of {amount(cost.most)}, and the pool has no price of a slot now"
+    workers = f"{least} worker" if least == 1 else f"{least} workers"
+    return (
+        f"the rest of its cost limit of {amount(cost.most)} is too little for {workers} "
+        f"at {cost.price:g} for a slot and hour"
+    )
+
+
+def amount(cost: float) -> str:
+    """Return a cost with two decimals, or with more if it is small."""
+    return f"{cost:.2f}" if cost >= 0.1 or not cost else f"{cost:.2g}"
 
 
 def _holders(lines: list[PlanLine], pool: Pool, which: str) -> str:

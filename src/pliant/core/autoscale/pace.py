@@ -24,6 +24,7 @@ PAUSE_S = 5.0  # of a change, until the first one was reported
 _HARMLESS = (
     m.TargetChanged,
     m.Granted,
+    m.PriceChanged,
     m.Advised,
     m.WorkersPermitted,
     m.PermitReturned,

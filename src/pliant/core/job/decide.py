@@ -29,7 +29,7 @@ from pliant.core.job.launches import (
     is_own_failure,
     seat_ended,
 )
-from pliant.core.job.next_world import next_consequence
+from pliant.core.job.next_world import STOP_GRACE_S, next_consequence
 from pliant.core.job.validation import (
     bad_failing_slots,
     bad_grace,
@@ -50,7 +50,6 @@ from pliant.core.ps.messages import ServerCommand
 from pliant.core.tasks.decide import decide_task
 from pliant.core.tasks.messages import ShardOverdue, ShardProgress, TaskCommand
 
-STOP_GRACE_S = 60.0  # a member of a job that fails or is cancelled has this long to save
 LONGER = "pass more epochs or max_steps to train longer, or --fresh to start over"
 FINISHED_MAX = 200  # characters of the reason for which user code finished the job
 SAMPLES_NAMED = 64  # of the slots that raised on two members, in the reason
@@ -95,8 +94,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return drain_agent(job, command, now)
         case m.Resize():
             return _resize(job, command, now)
-        case m.GrantWorkers() | m.Advise():
-            return _granted(job, command, now) if isinstance(command, m.GrantWorkers) else _advised(job, command, now)
+        case m.GrantWorkers() | m.Advise() | m.SetPrice():
+            return _sent_by_leader(job, command, now)
         case m.Cancel():
             ended = JobState.FAILED if command.failed else JobState.CANCELLED
             return end_job(job, ended, command.why, now)
@@ -148,6 +147,16 @@ def _resize(job: Job, command: m.Resize, now: float) -> Decision:
     if command.target == job.target:
         return ()
     return (m.TargetChanged(now, command.target),)
+
+
+def _sent_by_leader(job: Job, command: m.GrantWorkers | m.Advise | m.SetPrice, now: float) -> tuple[Event, ...]:
+    match command:
+        case m.GrantWorkers():
+            return _granted(job, command, now)
+        case m.Advise():
+            return _advised(job, command, now)
+        case m.SetPrice(price=price):
+            return () if price == job.price else (m.PriceChanged(now, price),)
 
 
 def _granted(job: Job, command: m.GrantWorkers, now: float) -> tuple[Event, ...]:

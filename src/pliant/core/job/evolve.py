@@ -40,6 +40,8 @@ def evolve(job: Job | None, event: Event) -> Job:
         return _created(job, event)
     if job is None:
         raise ValueError("the first event of a job must be JobCreated")
+    if job.price and not isinstance(event, m.StepsCommitted):  # steps change neither workers nor the price
+        job = change(job, spent=job.spent_by(event.at), spent_at=max(job.spent_at, event.at))
     match event:
         case m.StepsCommitted():
             return _with_steps(_with_batches(job, event.lines), event.lines[-1].lineage)
@@ -47,6 +49,8 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, spec=event.spec, target=event.target)
         case m.TargetChanged() | m.Granted() | m.Advised() | m.WorkersPermitted() | m.PermitReturned():
             return _with_size(job, event)
+        case m.PriceChanged(at=at, price=price):
+            return change(job, price=price, spent_at=max(job.spent_at, at))
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
         case m.AgentReadied():
@@ -183,6 +187,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         rollback_generation=job.rollback_generation,
         tasks=without_members(job.tasks) if job.tasks is not None else None,
         ps=without_servers(job.ps) if job.ps is not None else None,
+        spent=job.spent,
     )
 
 

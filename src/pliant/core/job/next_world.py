@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.assignment import assign, job_fingerprint, permit_workers
+from pliant.core.job.checkpoints import request_on_drain
 from pliant.core.job.launches import next_launch
 from pliant.core.messages import Event, MemberDraining, MemberGone, StateChanged, WorldFormed
 from pliant.core.messages.describe import describe_recomputed
@@ -22,6 +23,7 @@ from pliant.core.ps.decide import next_of_servers
 from pliant.core.tasks.decide import next_of_tasks
 
 BAD_PAIR_FAILURES = 3  # failed wirings of one pair before one of the two is barred (rule 11)
+STOP_GRACE_S = 60.0  # a member of a job that fails, is cancelled or has no grant any more has this long to save
 SURPLUS_GRACE_S = 30.0  # for a member that no world has, so it can leave at once
 OPEN_MAX = 8  # open generations before a recovery seals them all: bounds what members must keep
 
@@ -56,6 +58,8 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return next_launch(job, now)
     if permitted := permit_workers(job, now):
         return permitted
+    if job.spec.queue and not job.granted and (leaving := _without_grant(job, now)):
+        return leaving
     if job.ps is not None and (moved := next_of_servers(job, job.ps, now)):
         return moved
     if job.tasks is not None:
@@ -81,6 +85,14 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
     if (state, why) == (job.state, job.why):
         return ()
     return (StateChanged(now, state, why),)
+
+
+def _without_grant(job: Job, now: float) -> tuple[Event, ...]:
+    """Let all members save and leave: the pool grants the job no worker any more."""
+    staying = [member.id for member in job.workers.values() if not member.draining]
+    why = job.grant_missing
+    draining = (MemberDraining(now, name, STOP_GRACE_S, why, True) for name in staying)
+    return (*draining, *request_on_drain(job, staying, now)) if staying else ()
 
 
 def _next_of_stopping(job: Job, now: float) -> tuple[Event, ...]:

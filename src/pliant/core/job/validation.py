@@ -6,6 +6,8 @@ store, or the refusal. The others return the refusal, or None.
 
 from __future__ import annotations
 
+from math import inf
+
 from pliant.core.data.grid import BATCH_MAX, Grid
 from pliant.core.data.ledger import LedgerLine, can_follow, with_changes_of
 from pliant.core.data.sample_order import Cursor
@@ -85,6 +87,10 @@ def _bad_queue(spec: JobSpec) -> str:
         return f"the priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}; got {spec.priority}"
     if spec.priority and not spec.queue:
         return f"the priority {spec.priority} has no effect without a queue: pass --queue NAME"
+    if spec.at_most_cost is not None and not spec.queue:
+        return "a cost limit counts the slots of a pool: pass --queue NAME with --at-most-cost"
+    if spec.at_most_cost is not None and not 0 < spec.at_most_cost < inf:
+        return f"the cost limit must be above 0 and finite; got {spec.at_most_cost}"
     if spec.queue and spec.initial_target.placement:
         return "a job in a queue cannot have a placement: the pool decides how many workers it has"
     return ""

@@ -42,6 +42,13 @@ class GrantWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPrice:
+    """Charge a job in a queue another price for a slot and hour. The leader sends it, from the prices of the pool."""
+
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
 class Advise:
     """Advise another size to a job with `--autoscale`. The leader sends it, after `pliant.core.autoscale`."""
 
@@ -292,6 +299,7 @@ Command = (
     Create
     | Resize
     | GrantWorkers
+    | SetPrice
     | Advise
     | Drain
     | DrainAgent

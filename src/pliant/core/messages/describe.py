@@ -77,6 +77,8 @@ def describe(event: m.Event) -> str:
             return f"settings changed: {what}"
         case m.TargetChanged() | m.Granted() | m.Advised() | m.WorkersPermitted() | m.PermitReturned():
             return _describe_size(event)
+        case m.PriceChanged(price=price):
+            return f"a slot costs {price:g} an hour"
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:

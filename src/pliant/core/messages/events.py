@@ -56,6 +56,14 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceChanged:
+    """From now on a slot of the pool costs a job in a queue so much for an hour."""
+
+    at: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
 class Advised:
     """Another size was advised, from the job's own history. `applied`: the target changes; else this is all."""
 
@@ -339,6 +347,7 @@ Event = (
     | SettingsChanged
     | TargetChanged
     | Granted
+    | PriceChanged
     | Advised
     | WorkersPermitted
     | PermitReturned

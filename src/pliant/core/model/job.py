@@ -21,6 +21,8 @@ from pliant.core.policy.schedule import Schedule, scheduled_size
 from pliant.core.ps.model import ServerTable
 from pliant.core.tasks.model import TaskState
 
+HOUR_S = 3600.0
+
 
 class JobState(StrEnum):
     """The state of a job; the last three are final. A stopping job saves its state, and then is failed or cancelled."""
@@ -94,6 +96,7 @@ class JobSpec:
     priority: int = 0  # among the jobs of the pool, higher first
     schedule: Schedule = ()  # the target from a step on, as (step, size); empty: the target stays
     autoscale: Autoscale = Autoscale.OFF
+    at_most_cost: float | None = None  # in the currency of the pool's prices; None: no limit
     script: tuple[str, ...] = ()  # the script that lent machines run for it, and its arguments; empty: none do
 
     @property
@@ -281,6 +284,9 @@ class Job:
     advised: int = 0  # the size that was advised last, unless the target changed since; 0: none
     advised_why: str = ""
     permits: dict[MemberId, AgentId] = field(default_factory=dict)  # in a queue: started or not, they have not ended
+    price: float = 0.0  # of one slot of the pool for an hour
+    spent: float = 0.0  # for the slots that its workers occupied until `spent_at`, in all attempts of its history
+    spent_at: float = 0.0
     tasks: TaskState | None = None  # of a task queue, since its first member joined
     ps: ServerTable | None = None  # parameter servers of a task queue, since the first one joined
 
@@ -333,6 +339,12 @@ class Job:
             return {}
         busy, done = {agent.id for agent in self.agents if not agent.ports}, self.launch.done
         return {seat.member: seat.agent for seat in self.launch.seats if seat.agent in busy and seat.member not in done}
+
+    def spent_by(self, at: float) -> float:
+        """Return what its slots have cost until a time. The record of an ended job changes no more."""
+        if not self.price or self.state.ended:
+            return self.spent
+        return self.spent + len(self.occupants) * self.price * max(0.0, at - self.spent_at) / HOUR_S
 
     @property
     def grant_missing(self) -> str:

@@ -25,7 +25,7 @@ def test_before_anybody_joined_there_are_no_steps_to_count() -> None:
 def test_members_are_shown_in_the_order_of_their_ranks_and_whoever_has_none_last() -> None:
     job = after(gathered(0, new_job(1, 6, 2)), join(A, pid=41), join(B, pid=42), join(C))
     job = after(job, report(job, A, 1, holders=(A,)))
-    shown = job_status(job, 9)
+    shown = job_status(job, 9, 0.0)
     assert [(one.id, one.rank, one.pid) for one in shown.members] == [(A, 0, 41), (B, None, 42), (C, None, None)]
     assert [one.state for one in shown.members] == [MemberState.ACTIVE, MemberState.JOINING, MemberState.SPARE]
     assert [one.agent for one in shown.members] == [X, X, X]

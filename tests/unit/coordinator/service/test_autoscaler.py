@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.coordinator.service.autoscaler import Autoscaler
+from pliant.coordinator.service.scheduler import Scheduler
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.messages import Command
@@ -20,6 +21,7 @@ class FakeService:
         job = with_spec(running(2), autoscale=how, size_min=1, size_max=4)
         self.known: Job | None = replace(job, target=Target(2), terms=replace(TERMS, grid=grid))
         self.leads = True
+        self.scheduler = Scheduler()
         self.submitted: list[tuple[str, Command]] = []
 
     def job(self, name: str) -> tuple[Job, int] | None:

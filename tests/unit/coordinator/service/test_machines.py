@@ -87,9 +87,9 @@ def lent(slots: int) -> Scheduler:
 def test_the_pool_has_the_slots_of_lent_machines() -> None:
     scheduler = lent(2)
     waiting = scripted(job("a", 0, 0))
-    scheduler.due(0.0, loaded(waiting))
+    scheduler.due(0.0, 0.0, loaded(waiting))
     scheduler.machines.report(free("a", 2), SETTLE_S)
-    [(_, command)] = scheduler.due(SETTLE_S, loaded(waiting))
+    [(_, command)] = scheduler.due(SETTLE_S, 0.0, loaded(waiting))
     assert isinstance(command, GrantWorkers)
     assert command.size == 2
     assert scheduler.shown_pool == Pool(2, is_lent=True)
@@ -104,7 +104,7 @@ def test_the_pool_has_the_slots_of_lent_machines() -> None:
 def test_a_new_leader_takes_no_slots_away_before_all_machines_can_have_reported() -> None:
     scheduler = lent(1)
     running = job("a", 3, 3)
-    assert sizes(scheduler.due(0.0, loaded(running))).get("a", 3) == 3
+    assert sizes(scheduler.due(0.0, 0.0, loaded(running))).get("a", 3) == 3
     assert scheduler.shown_pool == Pool(3, is_lent=True)
     scheduler.machines.report(free("a", 1), SETTLE_S)
-    assert sizes(scheduler.due(SETTLE_S, loaded(running))) == {"a": 1}
+    assert sizes(scheduler.due(SETTLE_S, 0.0, loaded(running))) == {"a": 1}

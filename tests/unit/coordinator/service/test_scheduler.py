@@ -8,7 +8,7 @@ from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
 from pliant.coordinator.service.scheduler import PERIOD_S, Scheduler
 from pliant.core.allocate import Pool
 from pliant.core.allocate.demands import SETTLE_S
-from pliant.core.messages import Command, Exited, GrantWorkers
+from pliant.core.messages import Command, Exited, GrantWorkers, SetPrice
 from pliant.core.model.job import Agent, Job, JobState, Member
 from pliant.core.model.names import MemberId
 from unit.core.build import X, new_job, running, with_spec
@@ -29,7 +29,7 @@ def loaded(*jobs: Job) -> LoadedJobs:
 def leader(slots: int) -> Scheduler:
     """A leader that set the pool, so that no other one has granted anything."""
     scheduler = Scheduler()
-    scheduler.due(0.0, loaded())
+    scheduler.due(0.0, 0.0, loaded())
     scheduler.pool = Pool(slots)
     return scheduler
 
@@ -56,37 +56,37 @@ def sizes(grants: list[tuple[str, Command]]) -> dict[str, int]:
 
 
 def test_without_a_pool_nothing_is_granted() -> None:
-    assert Scheduler().due(0.0, loaded(job("a", 1, 0))) == []
+    assert Scheduler().due(0.0, 0.0, loaded(job("a", 1, 0))) == []
 
 
 def test_an_urgent_job_is_granted_workers_when_the_other_has_released_them() -> None:
     scheduler = leader(6)
     low, high = job("low", 6, 6), job("high", 0, 0, priority=5)
-    first = dict(scheduler.due(0.0, loaded(low, high)))
+    first = dict(scheduler.due(0.0, 0.0, loaded(low, high)))
     assert first["low"] == GrantWorkers(1, "1 of 6: high with a higher priority has 5 of 6 slots")
     waits = first["high"]
     assert isinstance(waits, GrantWorkers)
     assert (waits.size, waits.why) == (0, "starts with 5 workers once low has released them")
-    assert scheduler.due(PERIOD_S / 2, loaded(low, high)) == []
+    assert scheduler.due(PERIOD_S / 2, 0.0, loaded(low, high)) == []
 
     low = replace(low, granted=1)
-    assert scheduler.due(1.0, loaded(low, high)) == []
+    assert scheduler.due(1.0, 0.0, loaded(low, high)) == []
     low = replace(low, members=dict(list(low.members.items())[:3]))  # three processes have ended
-    [(name, command)] = scheduler.due(2.0, loaded(low, high))
+    [(name, command)] = scheduler.due(2.0, 0.0, loaded(low, high))
     assert (name, command) == ("high", GrantWorkers(3, "3 of 5: gets 2 more once low has released them"))
 
 
 def test_jobs_in_no_queue_and_ended_jobs_have_no_part() -> None:
     scheduler = leader(4)
     ended = replace(job("ended", 0, 0), state=JobState.FINISHED)
-    assert scheduler.due(0.0, loaded(with_spec(job("free", 2, 0), queue=""), ended)) == []
+    assert scheduler.due(0.0, 0.0, loaded(with_spec(job("free", 2, 0), queue=""), ended)) == []
     assert scheduler.shown == ()
 
 
 def test_a_job_with_workers_keeps_its_grant_when_its_minimum_does_not_fit_any_more() -> None:
     scheduler = leader(2)
     low = job("low", 1, 1, size_min=4)
-    [(_, command)] = scheduler.due(0.0, loaded(low))
+    [(_, command)] = scheduler.due(0.0, 0.0, loaded(low))
     assert isinstance(command, GrantWorkers)
     assert (command.size, command.why) == (1, "needs 4 workers, the pool has 2 slots")
     [(demand, allotment)] = scheduler.shown
@@ -98,33 +98,33 @@ def test_a_job_with_workers_keeps_its_grant_when_its_minimum_does_not_fit_any_mo
 def test_a_new_leader_grants_no_free_slot_before_agents_of_ended_jobs_have_reported() -> None:
     scheduler = successor(8)
     shrunk, high = job("low", 0, 2), job("high", 0, 0, priority=5, size_min=6)  # 8 were granted before
-    found = dict(scheduler.due(0.0, loaded(shrunk, high)))
+    found = dict(scheduler.due(0.0, 0.0, loaded(shrunk, high)))
     assert found["high"] == GrantWorkers(0, "starts with 6 workers once the new leader knows which workers run")
-    assert sizes(scheduler.due(SETTLE_S - 1, loaded(shrunk, high))) == {}
-    assert sizes(scheduler.due(SETTLE_S, loaded(shrunk, high))) == {"high": 6}
+    assert sizes(scheduler.due(SETTLE_S - 1, 0.0, loaded(shrunk, high))) == {}
+    assert sizes(scheduler.due(SETTLE_S, 0.0, loaded(shrunk, high))) == {"high": 6}
 
 
 def test_slots_of_an_ended_job_are_granted_when_its_processes_have_ended() -> None:
     scheduler = leader(4)
     first, second = on_agent(job("first", 0, 4), 4), job("second", 0, 0, size_min=2)
-    scheduler.due(0.0, loaded(first))
+    scheduler.due(0.0, 0.0, loaded(first))
     ended = replace(first, state=JobState.FINISHED)
-    found = dict(scheduler.due(1.0, loaded(ended, second)))
+    found = dict(scheduler.due(1.0, 0.0, loaded(ended, second)))
     assert found == {"second": GrantWorkers(0, "starts with 4 workers once first has released them")}
-    assert sizes(scheduler.due(2.0, loaded(ended, second), exited("first", 0, 1))) == {"second": 2}
+    assert sizes(scheduler.due(2.0, 0.0, loaded(ended, second), exited("first", 0, 1))) == {"second": 2}
     second = replace(second, granted=2)
-    assert sizes(scheduler.due(2.5, loaded(ended, second), exited("first", 2, 3))) == {}
-    assert sizes(scheduler.due(9.0, loaded(ended, second))) == {"second": 4}
+    assert sizes(scheduler.due(2.5, 0.0, loaded(ended, second), exited("first", 2, 3))) == {}
+    assert sizes(scheduler.due(9.0, 0.0, loaded(ended, second))) == {"second": 4}
 
 
 def test_an_ended_job_keeps_its_slots_as_long_as_its_agent_reports_processes() -> None:
     scheduler = leader(4)
     first, second = on_agent(job("first", 0, 4), 4), job("second", 0, 0, size_min=2)
-    scheduler.due(0.0, loaded(first))
+    scheduler.due(0.0, 0.0, loaded(first))
     for now in (1.0, 15.0, 30.0):
         scheduler.note_workers("first", X, [*first.members], now)
-        assert not sizes(scheduler.due(now, loaded(replace(first, state=JobState.FINISHED), second))).get("second")
-    assert sizes(scheduler.due(30.0 + SETTLE_S, loaded(second))) == {"second": 4}  # silent, and forgotten
+        assert not sizes(scheduler.due(now, 0.0, loaded(replace(first, state=JobState.FINISHED), second))).get("second")
+    assert sizes(scheduler.due(30.0 + SETTLE_S, 0.0, loaded(second))) == {"second": 4}  # silent, and forgotten
 
 
 def test_a_new_leader_counts_the_processes_of_a_job_that_ended_before() -> None:
@@ -132,15 +132,37 @@ def test_a_new_leader_counts_the_processes_of_a_job_that_ended_before() -> None:
     ended, second = replace(on_agent(job("first", 0, 4), 4), state=JobState.FINISHED), job("second", 0, 0, size_min=2)
     for now in (0.0, 10.0, SETTLE_S):
         scheduler.note_workers("first", X, [*ended.members][:3], now)
-        scheduler.due(now, loaded(ended, second))
+        scheduler.due(now, 0.0, loaded(ended, second))
     scheduler.note_workers("first", X, [*ended.members][:2], SETTLE_S + 1)
-    assert sizes(scheduler.due(SETTLE_S + 1, loaded(ended, second), exited("first", 2))) == {"second": 2}
+    assert sizes(scheduler.due(SETTLE_S + 1, 0.0, loaded(ended, second), exited("first", 2))) == {"second": 2}
 
 
 def test_workers_of_the_attempt_before_occupy_slots_beside_those_of_the_next() -> None:
     scheduler = leader(4)
     first = on_agent(job("first", 0, 4), 4)
-    scheduler.due(0.0, loaded(first))
+    scheduler.due(0.0, 0.0, loaded(first))
     again = replace(first, attempt=2, granted=0, members={}, agents=())
-    assert sizes(scheduler.due(1.0, loaded(again))) == {"first": 0}
-    assert sizes(scheduler.due(2.0, loaded(again), exited("first", 0, 1, 2, 3))) == {"first": 4}
+    assert sizes(scheduler.due(1.0, 0.0, loaded(again))) == {"first": 0}
+    assert sizes(scheduler.due(2.0, 0.0, loaded(again), exited("first", 0, 1, 2, 3))) == {"first": 4}
+
+
+def test_jobs_are_charged_the_price_of_the_moment_and_stop_at_their_cost_limit() -> None:
+    scheduler = leader(6)
+    scheduler.pool = Pool(6, prices=((1000.0, 2.0), (2000.0, 3600.0)))
+    free, limited = job("free", 2, 2), with_spec(job("limited", 2, 2), at_most_cost=500.0)
+    found = scheduler.due(50.0, 1500.0, loaded(free, limited))
+    assert [each for each in found if isinstance(each[1], SetPrice)] == [
+        ("free", SetPrice(2.0)),
+        ("limited", SetPrice(2.0)),
+    ]
+    limited = replace(limited, price=3600.0, spent=441.0, spent_at=3000.0)
+    found = scheduler.due(51.0, 3000.0, loaded(free, limited))
+    assert ("free", SetPrice(3600.0)) in found
+    assert sizes(found)["limited"] == 0
+
+    scheduler.pool = Pool(6)
+    found = scheduler.due(52.0, 3001.0, loaded(limited))
+    assert ("limited", SetPrice(0.0)) in found
+    assert dict(found[1:])["limited"] == GrantWorkers(
+        0, "has a cost limit of 500.00, and the pool has no price of a slot now"
+    )

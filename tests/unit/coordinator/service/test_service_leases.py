@@ -6,7 +6,7 @@ from pliant.coordinator.service.inbox import Accepted
 from pliant.coordinator.service.liveness import STOP_MARGIN_S, SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.decide import STOP_GRACE_S
+from pliant.core.job.next_world import STOP_GRACE_S
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pliant.core.allocate import Pool, QueueRule
-from pliant.core.allocate.demands import SETTLE_S, WorkerReports, demand_of, remains_of
-from pliant.core.allocate.model import bad_pool
+from pliant.core.allocate.demands import SETTLE_S, WorkerReports, cost_limit_of, demand_of, remains_of
+from pliant.core.allocate.model import CostLimit, bad_pool
+from pliant.core.autoscale.pace import JobPace, SizePace
 from pliant.core.model.job import Agent, Mode
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import MemberId
@@ -42,6 +43,17 @@ def test_the_demand_has_the_target_with_the_spares_and_the_queue() -> None:
     demand = demand_of(job, 5, 8.0)
     assert (demand.size_min, demand.wanted, demand.priority, demand.queue) == (1, 7, 3, "batch")
     assert (demand.held, demand.granted, demand.planned, demand.unchanged_s) == (4, 2, 5, 8.0)
+
+
+def test_the_cost_limit_has_what_the_job_has_spent_and_what_was_measured_of_it() -> None:
+    job = replace(with_spec(running(2), queue="batch"), price=3600.0, spent=7.0, spent_at=100.0)
+    assert cost_limit_of(job, 110.0, 1.0, None) is None
+    job = with_spec(job, at_most_cost=50.0)
+    assert cost_limit_of(job, 110.0, 2.5, None) == CostLimit(50.0, 27.0, 2.5)
+    pace = JobPace(sizes={2: SizePace(60.0, 20.0)})
+    assert cost_limit_of(job, 110.0, 2.5, pace) == CostLimit(50.0, 27.0, 2.5, 120.0, ((2, 3.0),))
+    early = with_spec(replace(new_job(), price=3600.0), queue="batch", at_most_cost=50.0)
+    assert cost_limit_of(early, 110.0, 2.5, pace) == CostLimit(50.0, 0.0, 2.5)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.assignment import desired_workers
-from pliant.core.job.decide import STOP_GRACE_S, settle_all
-from pliant.core.job.next_world import next_consequence
+from pliant.core.job.decide import settle_all
+from pliant.core.job.next_world import STOP_GRACE_S, next_consequence
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model.job import JobState, Target
 from pliant.core.model.names import MemberId

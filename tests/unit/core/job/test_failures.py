@@ -6,10 +6,11 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.decide import SAMPLES_NAMED, STOP_GRACE_S
+from pliant.core.job.decide import SAMPLES_NAMED
 from pliant.core.job.evolve import evolve
 from pliant.core.job.failures import FAILURE_WINDOW_S, counted_failures
 from pliant.core.job.launches import FENCED_CODE, STUCK_CODE
+from pliant.core.job.next_world import STOP_GRACE_S
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import Accusation, FailingSlots, JobState, WorkerFailure
 from pliant.core.model.world import WorldKind

@@ -35,6 +35,7 @@ TOLD: dict[Event, str] = {
     m.Granted(
         NOW, 2, "2 of 8: b beside it has 6 of 8 slots"
     ): "2 workers granted: 2 of 8: b beside it has 6 of 8 slots",
+    m.PriceChanged(NOW, 0.25): "a slot costs 0.25 an hour",
     m.Advised(NOW, 4, "it scales", True): "4 workers advised: it scales",
     m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (2 worker slots)",
     m.WorkersPermitted(NOW, AgentId("x"), (A, B)): "agent x may start a, b",
