@@ -138,8 +138,8 @@ CLUSTERS = (
         (
             Edit(
                 "core/job/evolve.py",
-                "    if job.price and not isinstance(event, m.StepsCommitted):",
-                "    if job.price and not isinstance(event, m.StepsCommitted | m.PriceChanged):",
+                "    if not job.price or isinstance(event, m.StepsCommitted):\n",
+                "    if not job.price or isinstance(event, m.StepsCommitted | m.PriceChanged):\n",
             ),
         ),
     ),

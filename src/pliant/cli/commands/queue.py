@@ -138,7 +138,7 @@ def _print_pool(found: PoolStatus) -> None:
         limit = "" if rule.limit is None else f", at most {rule.limit}"
         click.echo(f"queue {rule.name}  weight {rule.weight:g}{limit}; {used} granted")
     if pool.prices:
-        click.echo(f"prices {_describe_prices(pool.prices)}")
+        click.echo(f"prices {describe_prices(pool.prices)}")
     if found.jobs:
         click.echo()
         print_table(
@@ -166,7 +166,7 @@ def describe_cost(spent: float, most: float | None) -> str:
     return amount(spent) if most is None else f"{amount(spent)}/{amount(most)}"
 
 
-def _describe_prices(prices: Prices) -> str:
+def describe_prices(prices: Prices) -> str:
     """Return the price now, and the next one."""
     from pliant.core.allocate.cost import price_at
 

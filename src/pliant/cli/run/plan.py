@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pliant.agent.plan import RunPlan
     from pliant.agent.process.script import Script
     from pliant.agent.process.worker_env import Framework
-    from pliant.core.model.job import Mode
+    from pliant.core.model.job import JobSpec, Mode
     from pliant.credentials import CoordinatorAddress
 
 SHUTDOWN_S = 30.0
@@ -153,8 +153,6 @@ class JobSizes:
 def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> PlannedRun:
     """Return the plan. Raise BadInput or click.UsageError for options that cannot be used."""
     from pliant.agent.plan import RunPlan
-    from pliant.core.model.checkpoint import CheckpointPolicy
-    from pliant.core.model.job import Autoscale, JobSpec, Target
 
     options, etcd = apply_etcd(options)
     notes = ignored_flags(options)
@@ -170,23 +168,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     tls, listen = own_tls(listen, configured_tls(machine, flags)), metrics_address(options, listen, elsewhere)
     plan = RunPlan(
         job=name,
-        spec=JobSpec(
-            size_min=sizes.low,
-            size_max=sizes.high,
-            target=None if options.target is None else Target(options.target),
-            wait_limit_s=options.wait_limit_s or (options.rdzv_conf or RdzvConf()).wait_limit_s,
-            max_restarts=options.max_restarts,
-            mode=job_mode(options),
-            spares=options.spares,
-            roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
-            checkpoints=CheckpointPolicy(*options.checkpoint_every, keep=options.checkpoint_keep),
-            chaos_allowed=options.chaos,
-            queue=options.queue or "",
-            priority=options.priority,
-            at_most_cost=options.at_most_cost or None,
-            schedule=options.schedule,
-            autoscale=Autoscale(options.autoscale),
-        ),
+        spec=_settings(options, sizes, roles),
         script=script,
         capacity=sizes.capacity,
         servers=options.ps,
@@ -212,6 +194,30 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         store=None if etcd is None else store_of(etcd, name),
     )
     return PlannedRun(plan, elsewhere, tuple(notes))
+
+
+def _settings(options: RunOptions, sizes: JobSizes, roles: Mapping[str, int]) -> JobSpec:
+    """Return the settings of the job."""
+    from pliant.core.model.checkpoint import CheckpointPolicy
+    from pliant.core.model.job import Autoscale, JobSpec, Target
+
+    return JobSpec(
+        size_min=sizes.low,
+        size_max=sizes.high,
+        target=None if options.target is None else Target(options.target),
+        wait_limit_s=options.wait_limit_s or (options.rdzv_conf or RdzvConf()).wait_limit_s,
+        max_restarts=options.max_restarts,
+        mode=job_mode(options),
+        spares=options.spares,
+        roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
+        checkpoints=CheckpointPolicy(*options.checkpoint_every, keep=options.checkpoint_keep),
+        chaos_allowed=options.chaos,
+        queue=options.queue or "",
+        priority=options.priority,
+        at_most_cost=options.at_most_cost or None,
+        schedule=options.schedule,
+        autoscale=Autoscale(options.autoscale),
+    )
 
 
 def job_mode(options: RunOptions) -> Mode:

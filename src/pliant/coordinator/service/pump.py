@@ -282,11 +282,8 @@ class Service:
             self._liveness.note_command(command, self._now)
         for _, name, sender, _ in postponed:
             self._liveness.renew_early(name, sender, self._now)
-        due = [
-            *self._liveness.due(self._now, self._state_of),
-            *self.scheduler.due(self._now, self._wall(), self._jobs, inbox),
-        ]
-        for name, command in due:
+        due = list(self._liveness.due(self._now, self._state_of))
+        for name, command in due + self.scheduler.due(self._now, self._wall(), self._jobs, inbox):
             by_job.setdefault(name, []).append((None, command))
         for ticket, name, command in inbox:
             by_job.setdefault(name, []).append((ticket, command))

@@ -40,17 +40,16 @@ def evolve(job: Job | None, event: Event) -> Job:
         return _created(job, event)
     if job is None:
         raise ValueError("the first event of a job must be JobCreated")
-    if job.price and not isinstance(event, m.StepsCommitted):  # steps change neither workers nor the price
-        job = change(job, spent=job.spent_by(event.at), spent_at=max(job.spent_at, event.at))
+    job = _charged(job, event)
     match event:
         case m.StepsCommitted():
             return _with_steps(_with_batches(job, event.lines), event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
+        case m.PriceChanged():
+            return change(job, price=event.price, spent_at=max(job.spent_at, event.at))
         case m.TargetChanged() | m.Granted() | m.Advised() | m.WorkersPermitted() | m.PermitReturned():
             return _with_size(job, event)
-        case m.PriceChanged(at=at, price=price):
-            return change(job, price=price, spent_at=max(job.spent_at, at))
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
         case m.AgentReadied():
@@ -58,9 +57,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.AgentDraining():
             return change(job, agents=_with_agent(job, event.agent, draining=True, grace_s=event.grace_s))
         case m.Launched(launch=launch):
-            seated = {seat.agent for seat in launch.seats}
-            agents = tuple(replace(agent, ports=()) if agent.id in seated else agent for agent in job.agents)
-            return change(job, launch=launch, agents=agents, generation=launch.number, sealed=launch.number)
+            return _with_launch(job, launch)
         case m.SeatEnded() | m.SeatRefilled() | m.LaunchOver():
             return change(job, launch=_launch_after(job, event))
         case m.MemberJoined():
@@ -98,6 +95,19 @@ def evolve(job: Job | None, event: Event) -> Job:
             return _with_task_event(job, event) if isinstance(event, TaskEvent) else _with_server_event(job, event)
         case _:
             assert_never(event)
+
+
+def _charged(job: Job, event: Event) -> Job:
+    """Add the cost of the time before an event. Steps change neither workers nor the price."""
+    if not job.price or isinstance(event, m.StepsCommitted):
+        return job
+    return change(job, spent=job.spent_by(event.at), spent_at=max(job.spent_at, event.at))
+
+
+def _with_launch(job: Job, launch: Launch) -> Job:
+    seated = {seat.agent for seat in launch.seats}
+    agents = tuple(replace(agent, ports=()) if agent.id in seated else agent for agent in job.agents)
+    return change(job, launch=launch, agents=agents, generation=launch.number, sealed=launch.number)
 
 
 def _with_draining(job: Job, event: m.MemberDraining) -> Job:

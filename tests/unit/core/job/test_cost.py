@@ -1,4 +1,4 @@
-"""What a job in a queue pays for its slots, and its stop at a cost limit."""
+"""The cost of the slots of a job in a queue, and its stop at a cost limit."""
 
 from __future__ import annotations
 
