@@ -22,7 +22,7 @@ from pliant_sim.cluster.led_pool import LedPool
 from pliant_sim.cluster.universe import Universe
 from pliant_sim.processes.coordinator import orders_for
 
-KEPT = (0, 4, 11)  # without permits, late orders start too many workers in them
+KEPT = (12, 14, 22)  # without permits, late orders start too many workers in them
 TAKEN_OVER = (0, 23)  # a leader that grants slots too soon exceeds the pool in them
 STOPPED = 2  # a job stops at its cost limit, and goes on when it is raised
 Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
