@@ -256,7 +256,7 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
         return failed
     seats = _seats(job, seats_per_agent(job))
     if wrong := _too_few(job, seats):
-        because = f"; {launch.over}" if launch else ""
+        because = f"; {launch.over}" if launch and launch.over != wrong else ""
         return _state_change(job, JobState.WAITING, f"{wrong}{because}", now)
     why = launch.over if launch is not None else "the job starts"
     return (*failed, m.Launched(now, _next(job, seats, why)))
@@ -346,6 +346,8 @@ def _relaunch_reason(job: Job, launch: Launch) -> str:
         agent = agents.get(seat.agent)
         if seat.member not in done and (agent is None or agent.draining):
             return f"{seat.agent} {'is gone' if agent is None else 'leaves'}"
+    if job.spec.queue and not job.granted:
+        return job.grant_missing
     before, wanted = Counter(seat.agent for seat in launch.seats), Counter(seats_per_agent(job))
     if done or +wanted == before or _too_few(job, _seats(job, wanted)):
         return ""

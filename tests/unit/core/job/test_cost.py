@@ -13,7 +13,8 @@ from pliant.core.messages import Event
 from pliant.core.messages.describe import describe_settings
 from pliant.core.model.job import Job, JobSpec, JobState
 from pliant.core.model.names import MemberId
-from unit.core.build import A, B, C, X, after, gathered, join, made, new_job, pump, running, with_spec
+from unit.core.build import A, B, C, X, Y, after, gathered, join, made, new_job, pump, running, with_spec
+from unit.core.launched import all_ready, created, members, with_agents
 
 HOURLY = 3600.0  # a slot costs 1 for each second
 
@@ -87,6 +88,17 @@ def test_without_a_grant_all_members_save_and_leave() -> None:
 def test_a_job_whose_members_wait_for_their_first_world_leaves_as_well() -> None:
     job, _ = pump(queued(gathered(2), 2), m.GrantWorkers(0, "all is spent"))
     assert all(member.draining for member in job.members.values())
+
+
+def test_without_a_grant_a_launch_is_over_also_if_one_of_its_workers_has_ended_well() -> None:
+    launched = with_agents(queued(created(), 4), X, Y)
+    assert launched.state is JobState.RUNNING
+    one_done = after(launched, m.Exited(members(launched)[0], 0))
+    for job in (launched, one_done):
+        job, events = pump(job, m.GrantWorkers(0, "all is spent"))
+        assert [event.why for event in events if isinstance(event, m.LaunchOver)] == ["all is spent"]
+        job = all_ready(job, X, Y)
+        assert (job.state, job.why) == (JobState.WAITING, "all is spent")
 
 
 def test_the_limit_of_a_job_can_be_changed_while_it_runs() -> None:
