@@ -62,7 +62,7 @@ class Plan:
     nested: bool = False
     evaluate: bool = False
     hold_at: int | None = None  # post-step, wait for the file `go`
-    hold_first: bool = False  # within the first item, wait for the file `go`
+    hold_first: bool = False  # in the first item, wait for the file `go`
     lr_of: float | None = None  # set by hand after step 3
     deterministic: bool = False
     averages: bool = False  # train a model of its own, by model averaging

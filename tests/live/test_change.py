@@ -51,9 +51,9 @@ def test_the_others_train_on_while_a_worker_computes_its_first_item(home: Path, 
     """The first item of a process takes long: kernels are loaded, or torch.compile compiles."""
     with Crowd(home, fork_server, target=2) as crowd:
         (a,) = crowd.start(1)
-        a.reached(1)
+        crowd.wait(lambda: crowd.status.durable.step >= 3, "three durable steps", a)
         b = crowd.join(hold_first=True)
-        b.tells("first_item")
+        assert b.tells("first_item")["first_item"] > 3
         a.reached(a.steps[-1]["step"] + 5)
         assert [line.id for line in crowd.status.members] == [a.name]
         crowd.go()
@@ -61,6 +61,21 @@ def test_the_others_train_on_while_a_worker_computes_its_first_item(home: Path, 
         ends = crowd.finished(a, b)
         assert ends[0]["weights"] == pytest.approx(weights_without_pliant(), abs=1e-9)
         assert crowd.audit().code == 0
+
+
+def test_a_worker_joins_at_once_while_the_only_member_drains(home: Path, fork_server: ForkServer) -> None:
+    """It is the one that can take the state, within the grace period."""
+    with Crowd(home, fork_server, target=1) as crowd:
+        (a,) = crowd.start(1)
+        crowd.wait(lambda: crowd.status.durable.step >= 3, "three durable steps", a)
+        crowd.drain(a)
+        b = crowd.join(hold_first=True)
+        crowd.wait(lambda: b.name in [line.id for line in crowd.status.members], "the replacement to join", b)
+        crowd.go()
+        assert a.ended() == 0
+        b.in_world_of(1)
+        assert b.steps[0]["step"] > 3
+        crowd.finished(b)
 
 
 def test_a_script_that_leaves_its_loop_in_the_first_item_joins_to_say_so(home: Path, fork_server: ForkServer) -> None:

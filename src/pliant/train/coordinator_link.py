@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from pliant.core.member import signals as s
 from pliant.core.messages import Code, Command, Join, Report
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import View
+from pliant.core.model.view import MemberState, View
 from pliant.core.ps.messages import JoinServers
 from pliant.core.tasks.messages import JoinTasks
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
@@ -42,6 +43,14 @@ class JobAlreadyEnded(PliantError):
     def __init__(self, why: str, code: int) -> None:
         super().__init__(why)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The training of a job that a worker comes to: the next step, as far as known, and the size of the world."""
+
+    step: int
+    size: int
 
 
 class LinkListener(Protocol):
@@ -86,9 +95,15 @@ class MemberLink:
         self._client.about(patience_s=JOIN_PATIENCE_S)
         return self._client.job(self._job).created_at
 
-    def is_training(self) -> bool:
-        """Return whether the job trains at this moment."""
-        return self._client.job(self._job).job.state is JobState.RUNNING
+    def training(self) -> Training | None:
+        """Return what the members do; None if none trains, or one leaves and may need this worker for the state."""
+        self._client.about(patience_s=JOIN_PATIENCE_S)
+        status = self._client.job(self._job)
+        size = sum(line.rank is not None for line in status.members)
+        leaving = any(line.state is MemberState.DRAINING for line in status.members)
+        if status.job.state is not JobState.RUNNING or leaving or not size:
+            return None
+        return Training(status.durable.step + 1, size)
 
     def join(self, command: Join | JoinTasks | JoinServers) -> None:
         """Return once this worker is a member. Raises the coordinator's refusal."""

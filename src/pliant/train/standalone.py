@@ -89,9 +89,8 @@ class StandaloneCoordinator:
         self._closing = threading.Event()
         self._decide(Create(job, spec))
 
-    def is_training(self) -> bool:
-        """Return False: no other member can be training."""
-        return False
+    def training(self) -> None:
+        """Return None: no other member can be training."""
 
     def join(self, command: Join) -> None:
         self._agent = command.agent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pliant.core.data.grid import Grid, deal_slots
+from pliant.core.data.grid import Grid, deal_slots, idle_slot
 from pliant.core.member import Machine
 from pliant.train.data.loader import MicroBatch, check_changed_batch, cut_micro_batches
 
@@ -47,6 +47,11 @@ class MicroBatcher:
         ):
             first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
         return MicroBatch(step, tuple(range(first, last + 1)), self._grid.changes_at(step))
+
+    def first_items(self, step: int, size: int) -> list[MicroBatch]:
+        """Return an item that does not count, and the first of a member's part in a world of that size."""
+        share = deal_slots(self._grid.slots, [1] * size)[-1]
+        return [self.idle(step, idle_slot(self._grid, step, 0)), *self.cut(step, share)[:1]]
 
     def ahead(self, machine: Machine, step: int, count: int) -> list[MicroBatch]:
         """Return what this member will read after `step` if nothing changes, for data workers to prefetch."""

@@ -149,13 +149,13 @@ class LiveJob(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
-            if self._run is not None:
-                self._run._left_item()
             if isinstance(error, Left):
                 self._leave(error)
             elif error is not None:
                 self._report_exception(error)
-            elif self._run is not None and self._loop is not None and not self._run.complete:
+            if self._run is not None:
+                self._run._left_item()  # after the report: it may raise as well, on a device that failed
+            if error is None and self._run is not None and self._loop is not None and not self._run.complete:
                 self._end_loop(self._loop)
                 self._run.complete = True
         finally:
@@ -337,16 +337,19 @@ class LiveJob(ABC):
     # ------------------------------------------------------------------------------------- start and end
 
     def _start(self, join: Join, stall_s: float) -> None:
-        """Join the job; where others train already, only once user code has computed a first item."""
+        """Join the job; where others train already, only once user code has computed its first items."""
         assert self._loop is not None
         assert self._link is not None
-        enter = partial(self._enter, join, stall_s)
-        if self.warms_up and self._link.is_training():
-            self._loop.warm_up(enter)
+        end = partial(os._exit, STUCK_CODE) if self._settings.coordinators else None
+        watchdog = StallWatchdog(self.member, lambda: self._user_code_limit_s(stall_s), self._busy_since, end)
+        self._closing.append(watchdog.close)
+        training = self._link.training() if self.warms_up else None
+        if training is None:
+            self._enter(join)
         else:
-            enter()
+            self._loop.warm_up(training.step, training.size + 1, partial(self._enter, join))
 
-    def _enter(self, join: Join, stall_s: float) -> None:
+    def _enter(self, join: Join) -> None:
         session = self._session
         assert session is not None
         address = self._peers.address if self._peers is not None else ""
@@ -355,9 +358,6 @@ class LiveJob(ABC):
         except JobAlreadyEnded as late:
             raise Left(late.code, late.why) from late
         self._handle_sigterm(session)
-        end = partial(os._exit, STUCK_CODE) if self._settings.coordinators else None
-        watchdog = StallWatchdog(self.member, lambda: self._user_code_limit_s(stall_s), self._busy_since, end)
-        self._closing.append(watchdog.close)
 
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None

@@ -142,11 +142,10 @@ class Loop:
 
     # -------------------------------------------------------------------------------------------- the warm-up
 
-    def warm_up(self, join: Callable[[], None]) -> None:
-        """Yield one item whose gradient is dropped, and call `join` once user code has computed it (ADR 0062)."""
-        self._join = join
-        self._idle = True
-        self._parts.append(self._micro_batcher.idle(1, idle_slot(self.grid, 1, 0)))
+    def warm_up(self, step: int, size: int, join: Callable[[], None]) -> None:
+        """Yield items that do not count, as of this step and a world of that size, and then call `join` (ADR 0062)."""
+        self._join, self._idle = join, True
+        self._parts.extend(self._micro_batcher.first_items(min(step, self.grid.total_steps), size))
         self._loader.expect(self._parts)
 
     @property
@@ -155,18 +154,20 @@ class Loop:
         return self._join is not None
 
     def end_warm_up(self) -> None:
-        """Drop the warm-up item, computed or not, and join. Without one it does nothing."""
+        """Drop what is left of the warm-up, and join. Without a warm-up it does nothing."""
         join, self._join = self._join, None
-        if join is None:
-            return
-        self._parts.clear()
+        if join is not None:
+            self._parts.clear()
+            self._idle = False
+            if self.part is not None:
+                self._drop_part()
+            join()
+
+    def _drop_part(self) -> None:
         self.part = None
-        self._idle = False
-        self.step = 0
         self._reducer.drop_part()
         self.logged.drop()
         self._buffers.end_part(0.0, drop=True)
-        join()
 
     # ------------------------------------------------------------------------------------------- the iterator
 
@@ -184,6 +185,8 @@ class Loop:
             self._in_step = False
             step, self.applied = self.applied.lineage.step, None
             self._order = self._at_boundary(self._boundary_signal, step)
+        if not self._parts:
+            self.end_warm_up()
         while not self._parts:
             order, self._order = self._order or self.session.wait_for_order(), None
             if isinstance(order, s.Exit) and order.complete:
@@ -217,14 +220,11 @@ class Loop:
             self._require_no_failed_step()
             raise BadInput(LEFT_MISSED_STEP)
         if self.part is not None:
-            self.part = None
             group = self.session.group(self.session.machine.generation)
             if self._reducer.has_sent and group is not None:
                 group.break_off()  # the others wait for the rest of these gradients: all go on in a recovery world
             self._reducer.abandon()
-            self._reducer.drop_part()
-            self.logged.drop()
-            self._buffers.end_part(0.0, drop=True)
+            self._drop_part()
         self._parts.clear()
         self._ending = self._ending or s.LoopEnded(finish=False)
         if self.session.machine.phase is Phase.COMPUTING:
@@ -387,7 +387,7 @@ class Loop:
 
     def _finish(self, loaded: LoadedMicroBatch) -> StepGradient | None:
         if self._join is not None:
-            self.end_warm_up()
+            self._drop_part()
             return None
         if self._is_spot:
             self._finish_spot(loaded.micro_batch.slots[0])

@@ -28,7 +28,7 @@ class OwnModel:
     @property
     def distance(self) -> float:
         """The distance of this member's own model from the centre."""
-        moved = [offset for offset in self._offsets if not isinstance(offset, float)]
+        moved = [offset for offset in self._offsets if type(offset) is not float]  # a scalar of numpy is an array here
         return math.sqrt(math.fsum(float((offset * offset).sum()) for offset in moved))
 
     def place(self, centre: Sequence[Any]) -> list[Any]:

@@ -94,8 +94,8 @@ def test_without_a_grant_a_launch_is_over_also_if_one_of_its_workers_has_ended_w
     launched = with_agents(queued(created(), 4), X, Y)
     assert launched.state is JobState.RUNNING
     one_done = after(launched, m.Exited(members(launched)[0], 0))
-    for job in (launched, one_done):
-        job, events = pump(job, m.GrantWorkers(0, "all is spent"))
+    for before in (launched, one_done):
+        job, events = pump(before, m.GrantWorkers(0, "all is spent"))
         assert [event.why for event in events if isinstance(event, m.LaunchOver)] == ["all is spent"]
         job = all_ready(job, X, Y)
         assert (job.state, job.why) == (JobState.WAITING, "all is spent")

@@ -68,6 +68,17 @@ def test_an_idle_part_has_two_samples_where_the_step_has_them(
     assert len(part.slots) <= 2
 
 
+@given(grids(), st.booleans(), st.integers(1, 5), st.data())
+def test_the_first_items_have_the_sizes_of_those_that_a_joiner_computes(
+    grid: Grid, one_slot: bool, members: int, data: st.DataObject
+) -> None:
+    step = data.draw(st.integers(1, grid.total_steps))
+    parts = MicroBatcher(grid, None, one_slot=one_slot)
+    idle, *own = parts.first_items(step, members)
+    assert size(grid, idle) >= min(2, grid.size(step))
+    assert own == list(parts.cut(step, deal_slots(grid.slots, (1,) * members)[-1])[:1])
+
+
 def machine(grid: Grid, me: MemberId, holders: frozenset[int], weights: tuple[int, ...] = (1, 1, 1)) -> Machine:
     world = replace(build.world(1, A, B, C, kind=WorldKind.PLANNED), weights=weights)
     return Machine(me, Terms(grid, seed=1), world=world, rank=world.members.index(me), holders=holders)
