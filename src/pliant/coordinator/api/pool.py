@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from pliant.coordinator.api.app import STATUS, ApiError, Call, Handler
@@ -36,8 +37,8 @@ class PoolHandlers:
     async def _show(self, _: Call) -> bytes:
         self._require_leadership()
         scheduler, pool = self._service.scheduler, self._pools.pool
-        if pool is not None and pool.is_lent:
-            pool = scheduler.shown_pool or pool
+        if pool is not None and pool.is_lent and scheduler.shown_pool is not None:
+            pool = replace(pool, slots=scheduler.shown_pool.slots)  # that of the last allocation may have old prices
         machines = scheduler.machines.lent(time.monotonic())
         return encode_reply(pool_status(pool, scheduler.shown, machines, self._job, time.time()))
 

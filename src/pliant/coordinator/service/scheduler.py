@@ -118,6 +118,7 @@ class Scheduler:
     def forget(self) -> None:
         """Drop the memory of a leader that leads no more."""
         self.machines.forget()
+        self.shown_pool = None
         self.shown, self._managed, self._changed_at, self._remains = (), {}, {}, {}
         self._planned, self._reasons, self._running, self._ended, self._led_since = {}, {}, {}, {}, None
 

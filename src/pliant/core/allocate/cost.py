@@ -70,7 +70,7 @@ def size_cost(cost: CostLimit, price: float, size: int) -> float:
     """Return the cost from now to the end of the job at a size; 0 if that is not known."""
     if cost.samples_left is None or not cost.speeds:
         return 0.0
-    return _cost(size, price, cost.samples_left / speed_at(cost.speeds, size))
+    return _cost(size, price, cost.samples_left / speed_at(cost.speeds, max(size - cost.spares, 1)))
 
 
 def _cost(slots: int, price: float, seconds: float) -> float:

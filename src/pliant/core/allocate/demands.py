@@ -41,7 +41,7 @@ def cost_limit_of(job: Job, wall: float, price: float | None, pace: JobPace | No
         return None
     facts = facts_of(job) if pace is not None else None
     left, speeds = (facts.left, pace.speeds) if pace is not None and facts is not None else (None, ())
-    return CostLimit(job.spec.at_most_cost, job.spent_by(wall), price, left, speeds)
+    return CostLimit(job.spec.at_most_cost, job.spent_by(wall), price, left, speeds, spares=job.spec.spares)
 
 
 def demand_of(job: Job, planned: int | None, unchanged_s: float, cost: CostLimit | None = None) -> Demand:

@@ -11,6 +11,7 @@ from pliant.core.model.names import bad_name
 
 DEFAULT_QUEUE = "default"
 PRICES_MAX = 10_000
+PRICE_MAX = 1e12
 Prices = tuple[tuple[float, float], ...]  # of one slot for an hour, from a time on: (time, price), ascending
 SLOTS_MAX = 1_000_000  # catches typing errors
 
@@ -46,7 +47,7 @@ class CostLimit:
     """The most that a job may cost, and what it has cost so far. `price` is that of a slot for an hour, None: unknown.
 
     `samples_left` and `speeds`, (size, samples a second) pairs, are there as far as they are known. `allocate` sets
-    `workers` if the limit pays for fewer than the job wants.
+    `workers` if the limit pays for fewer than the job wants. `spares` cost like workers, and train nothing.
     """
 
     most: float
@@ -55,6 +56,7 @@ class CostLimit:
     samples_left: float | None = None
     speeds: tuple[tuple[int, float], ...] = ()
     workers: int | None = None
+    spares: int = 0
 
     @property
     def left(self) -> float:
@@ -121,8 +123,8 @@ def bad_prices(prices: Prices) -> str:
     """Return what is wrong with the prices of a pool, or the empty string."""
     if len(prices) > PRICES_MAX:
         return f"a pool can have up to {PRICES_MAX} prices; got {len(prices)}: leave out the oldest"
-    if any(not 0 <= price < inf for _, price in prices):
-        return "a price must be 0 or more, and finite"
+    if any(not 0 <= price <= PRICE_MAX for _, price in prices):
+        return f"a price must be from 0 to {PRICE_MAX:g}"
     if any(after <= before for (before, _), (after, _) in pairwise(prices)):
         return "prices must be in the order of their times, each time once"
     return ""

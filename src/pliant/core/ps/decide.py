@@ -35,6 +35,9 @@ def _join(job: Job, command: p.JoinServers, now: float) -> Decision:
         mode = "live" if job.terms is not None else job.spec.mode.value
         why = f"{command.member} is a parameter server, and {job.name} is a {mode} job"
         return Rejection(Code.MISMATCH, f"{why}; run it with --mode tasks, under another name")
+    if job.spec.queue:
+        why = f"{command.member} is a parameter server, and {job.name} is in queue {job.spec.queue}"
+        return Rejection(Code.MISMATCH, f"{why}, which gives slots to workers alone; run it without --queue")
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
     if command.member in job.members:

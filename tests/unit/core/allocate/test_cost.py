@@ -62,6 +62,12 @@ def test_with_a_known_end_a_job_gets_no_more_workers_than_its_limit_pays_for_unt
     assert size_of(limited(90_000.0, samples_left=1e5, speeds=speeds)) == 1  # it goes as far as its limit
 
 
+def test_spares_cost_like_workers_and_make_a_job_no_faster() -> None:
+    speeds = ((1, 1.0), (2, 2.0))  # 200 s of two workers for 400 samples, 400 s of one
+    assert size_of(limited(700.0, granted=2, wanted=2, samples_left=400.0, speeds=speeds)) == 2
+    assert size_of(limited(700.0, granted=2, wanted=2, samples_left=400.0, speeds=speeds, spares=1)) == 1
+
+
 def test_a_job_that_waits_for_its_limit_keeps_no_other_job_waiting() -> None:
     first, second = limited(0.0), Demand("b", 8, 8, since=1.0)
     found = {each.name: each for each in allocate(Pool(8), (first, second))}
@@ -102,7 +108,7 @@ def test_the_price_is_that_of_the_last_line_and_a_rise_counts_before_it_comes(
     [
         (PRICES, ""),
         (((1.0, 2.0), (1.0, 3.0)), "prices must be in the order of their times, each time once"),
-        (((1.0, -2.0),), "a price must be 0 or more, and finite"),
+        (((1.0, -2.0),), "a price must be from 0 to 1e+12"),
         (
             tuple((float(at), 1.0) for at in range(PRICES_MAX + 1)),
             "a pool can have up to 10000 prices; got 10001: leave out the oldest",
