@@ -207,11 +207,16 @@ class Simulation(Timeline, ABC):
 
     # ------------------------------------------------------------------------------------------- the user
 
-    def user(self, command: Command) -> None:
-        """Send a user's command every second until a coordinator answers."""
+    def user(self, command: Command) -> int:
+        """Send a user's command every second until a coordinator answers. Return its number."""
         self._asked += 1
         self._unanswered[self._asked] = command
         self._ask_again(self._asked)
+        return self._asked
+
+    def is_answered(self, number: int) -> bool:
+        """Return whether a coordinator has answered that command of the user."""
+        return number not in self._unanswered
 
     def _ask_again(self, number: int) -> None:
         if number in self._unanswered:

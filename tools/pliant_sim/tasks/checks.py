@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer
+from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.core import messages as m
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Event, Rejection
@@ -17,7 +18,7 @@ from pliant.core.tasks.member import AHEAD
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskState
 from pliant.wire.api import EVENTS
 from pliant_sim.checks import StoreChecks
-from pliant_sim.processes.coordinator import Ask
+from pliant_sim.processes.coordinator import PUMP_EVERY_S, Ask
 from pliant_sim.requests import Request
 from pliant_sim.tasks.books import Books, Record
 
@@ -233,12 +234,20 @@ class TaskChecks(StoreChecks):
         if books is None or job is None or job.state.ended:
             return
         now, limit_s = self.sim.now, books.terms.deadline_s + LATE_S
+        if not self._deadlines_run():
+            self.well_since = now
         for attempt, held in books.held.items():
             if now - max(held.moved_at, self.well_since) > limit_s:
                 self.complain(f"stuck: attempt {attempt} of {held.member} is at {held.upto} since {held.moved_at:.3f}")
         for (kind, number), since in books.waiting.items():
             if now - max(since, self.well_since) > WAIT_S:
                 self.complain(f"stuck: {kind.value} shard {number} waits since {since:.3f}")
+
+    def _deadlines_run(self) -> bool:
+        """Return whether a coordinator leads and is sure not to consider itself isolated by its next pump."""
+        limit_s = LEASE_TTL_S * ISOLATION_FRACTION - PUMP_EVERY_S
+        leaders = [each.name for each in self.sim.coordinators if each.up and each.service.leads]
+        return any(self.sim.now - self.sim.last_contact.get(name, 0.0) <= limit_s for name in leaders)
 
     # ---------------------------------------------------------------------------------------------- the end
 

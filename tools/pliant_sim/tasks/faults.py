@@ -94,19 +94,20 @@ def next_attempt(sim: TaskSimulation, draw: Random) -> bool:
     if job is None or job.state.ended or sim.attempt_due:
         return False
     sim.attempt_due = True
-    sim.user(Cancel("another attempt"))
-    sim.after(draw.uniform(0.1, 9.0), _create_again, sim)
+    cancel = sim.user(Cancel("another attempt"))
+    sim.after(draw.uniform(0.1, 9.0), _create_again, sim, cancel)
     return True
 
 
-def _create_again(sim: TaskSimulation) -> None:
+def _create_again(sim: TaskSimulation, cancel: int) -> None:
+    """Create the job again, once its workers have ended and the user has the answer to that command."""
     job = sim.checks.job
-    if job is None or not job.state.ended or sim.running_workers():
-        sim.after(1.0, _create_again, sim)
+    if job is None or not job.state.ended or sim.running_workers() or not sim.is_answered(cancel):
+        sim.after(1.0, _create_again, sim, cancel)
         return
     if job.state is JobState.CANCELLED:
         sim.change_epochs()
-        sim.user(sim.creation())
+        sim.after(2.0, _create_again, sim, sim.user(sim.creation()))  # a late copy of the cancel may cancel this one
     else:
         sim.attempt_due = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pliant.core.messages import Create, Resize
-from pliant.core.model.job import JobSpec, Mode, Target
+from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.tasks.model import ShardKind, TaskTerms
@@ -92,7 +92,9 @@ class TaskSimulation(Simulation):
         job = self.checks.job
         if self.checks.complaints:
             return True
-        return job is not None and job.state.ended and not self.attempt_due and not self.running_workers()
+        if job is None or not job.state.ended or job.state is JobState.CANCELLED:
+            return False  # only a user cancels, to create the job again
+        return not self.attempt_due and not self.running_workers()
 
     def change_epochs(self) -> None:
         """Let workers that start from now on want other epochs: as few as were begun, at least."""
