@@ -10,6 +10,7 @@ output once, although a lost worker may have predicted it before another one doe
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from pliant.errors import BadInput
 from pliant.train.checkpoint import open_storage
 
 MARK = "_prediction.json"
+ID = "id"
 
 
 class PredictionFolder:
@@ -33,13 +35,17 @@ class PredictionFolder:
         self._where, self._name = where, name
         self._storage = open_storage(parent or "/")
 
-    def claim(self, of: dict[str, Any]) -> None:
-        """Begin a prediction, or continue it. Raises BadInput if the folder has anything else in it."""
+    def claim(self, of: dict[str, Any]) -> str:
+        """Begin a prediction, or continue it, and return its id. Raises BadInput if the folder has anything else in it.
+
+        A folder that was removed gets another id, and so has the folder of that path on another machine.
+        """
         try:
             held = self._storage.file_sizes(self._name)
             if not held:
                 with suppress(FileExistsError):  # another machine began it at the same time
-                    self._storage.write_file(self._name, MARK, json.dumps(of).encode())
+                    content = json.dumps({**of, ID: secrets.token_hex(8)}).encode()
+                    self._storage.write_file(self._name, MARK, content)
                 held = {MARK: 0}
             found = self._read_mark() if MARK in held else None
         except OSError as error:
@@ -48,12 +54,14 @@ class PredictionFolder:
             raise BadInput(
                 f"--output {self._where} has other files in it. Pass a folder that is empty or does not exist."
             )
+        known = found.pop(ID, "none")
         if found != of:
             differs = ", ".join(f"{key} {found.get(key)} -> {of[key]}" for key in of if found.get(key) != of[key])
             raise BadInput(
                 f"--output {self._where} has the predictions of something else ({differs}). Pass another folder, or "
-                "remove this one."
+                "remove this one, and --fresh if that job has not finished: it starts over."
             )
+        return str(known)
 
     def _read_mark(self) -> dict[str, Any] | None:
         with self._storage.open_file(self._name, MARK) as file:

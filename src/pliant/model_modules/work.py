@@ -12,6 +12,7 @@ import pliant.tasks
 from pliant.core.tasks.model import ShardKind
 from pliant.errors import BadInput
 from pliant.model_modules.contract import ModelModule, describe, load
+from pliant.model_modules.facts import described
 from pliant.model_modules.predictions import PredictionFolder
 from pliant.ps import PushPolicy, Table
 from pliant.ps.access import ArrayLike, LocalRows, TableAccess
@@ -123,6 +124,20 @@ class LoadedWork:
         self.bind(saved)
         return first
 
+    def facts(self, saved: str | None = None) -> dict[str, str]:
+        """Return what all workers must have equal, and a command that continues a job as well."""
+        sources = {"data": self.options.data, "validation": self.options.validation_data}
+        found = {name: described(source, source) for name, source in sources.items() if source is not None}
+        if saved is not None:
+            found["module"] = described(self.module.name, self.module.name)
+            found["model"] = described(saved, f"{self.options.model} {saved}")
+        return found
+
+    def claim(self, saved: str) -> str:
+        """Begin or continue the output of a prediction. Return its id."""
+        sizes = {"records": len(self.data), "records_per_task": self.options.records_per_task}
+        return PredictionFolder(self.options.output or "").claim({**self.facts(saved), **sizes})
+
     def features(self, records: list[Any]) -> Any:
         return self.module.feed(records, ShardKind.PREDICT.value)
 
@@ -142,12 +157,9 @@ def check(options: WorkOptions) -> dict[str, Any]:
         work.validation()
     else:
         saved = work.bind_saved()
-    if options.command == "predict":
+    if options.command == "predict" and saved is not None:
         work.steps.predict(work.features(records), len(records))
-        claim = {"data": options.data, "model": options.model, "saved": saved, "model_def": options.model_def}
-        PredictionFolder(options.output or "").claim(
-            {**claim, "records": len(work.data), "records_per_task": options.records_per_task}
-        )
+        work.claim(saved)
     else:
         work.steps.evaluate(*work.module.labelled(records, options.command), len(records))
     return {"records": len(work.data), "saved": saved}
@@ -165,6 +177,7 @@ def train(options: WorkOptions) -> None:
             evaluation=work.validation(),
             evaluate_every=options.evaluate_every,
             tables=work.tables,
+            extra=work.facts(),
         )
         work.bind(run)
         for records in run:
@@ -180,8 +193,9 @@ def evaluate(options: WorkOptions) -> None:
     """Take shards and evaluate a saved model on them."""
     work, progress = LoadedWork(options), WorkLog("evaluated", time.monotonic)
     with pliant.tasks.join() as job:
-        run = job.evaluate(work.data, batch_size=options.batch_size, records_per_shard=options.records_per_task)
-        work.bind_saved()
+        extra = work.facts(work.bind_saved())
+        size, shard = options.batch_size, options.records_per_task
+        run = job.evaluate(work.data, batch_size=size, records_per_shard=shard, extra=extra)
         for records in run:
             sums = work.steps.evaluate(*work.module.labelled(records, run.kind.value), len(records))
             run.add(**sums)
@@ -194,9 +208,9 @@ def predict(options: WorkOptions) -> None:
     work, progress = LoadedWork(options), WorkLog("predicted", time.monotonic)
     folder, size = PredictionFolder(options.output or ""), options.batch_size
     with pliant.tasks.join() as job:
-        shard = options.records_per_task
-        run = job.predict(work.data, batch_size=shard, records_per_shard=shard)
-        work.bind_saved()
+        shard, saved = options.records_per_task, work.bind_saved()
+        extra = work.facts(saved) | {"output": work.claim(saved)}
+        run = job.predict(work.data, batch_size=shard, records_per_shard=shard, extra=extra)
         for records in run:
             found: list[Any] = []
             for start in range(0, len(records), size):

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,7 @@ class TaskJob:
         collate: Callable[[list[Any]], Any] | None = None,
         tables: Sequence[Table] = (),
         pushes: PushPolicy = AT_ONCE,
+        extra: Mapping[str, str] | None = None,
     ) -> TaskRun:
         """Join the queue and return its run. Raises if a setting differs from that of the other members.
 
@@ -102,7 +103,8 @@ class TaskJob:
         shards of each epoch by the seed. `evaluation` is data whose shards come between those for training, every
         `evaluate_every` shards, and after each epoch by default. A shard without progress for `deadline_s` is given to
         another member. `collate` makes a batch of a list of records. `tables` are those of the parameter servers, and
-        `pushes` decides what becomes of a push.
+        `pushes` decides what becomes of a push. `extra` has settings of the script that all members must have equal, by
+        name; a queue goes on only with equal ones.
         """
         check_tables(tables, pushes)
         terms = TaskTerms(
@@ -114,7 +116,7 @@ class TaskJob:
             evaluation_records=0 if evaluation is None else check_data("evaluation", evaluation),
             evaluate_every=evaluate_every,
             deadline_s=float(deadline_s),
-            extra=table_terms(tables, pushes),
+            extra=(*table_terms(tables, pushes), *_pairs(extra)),
         )
         sources = (
             {ShardKind.TRAIN: data} if evaluation is None else {ShardKind.TRAIN: data, ShardKind.EVALUATE: evaluation}
@@ -130,15 +132,19 @@ class TaskJob:
         deadline_s: float = 300.0,
         collate: Callable[[list[Any]], Any] | None = None,
         tables: Sequence[Table] = (),
+        extra: Mapping[str, str] | None = None,
     ) -> TaskRun:
-        """Join the queue for one pass over the data, in which nothing is trained. `run.numbers` names the records."""
+        """Join the queue for one pass over the data, in which nothing is trained. `run.numbers` names the records.
+
+        `extra` is as for `train`.
+        """
         terms = TaskTerms(
             records=check_data("data", data),
             records_per_shard=records_per_shard,
             shuffled=False,
             predicts=True,
             deadline_s=float(deadline_s),
-            extra=table_terms(tables, PushPolicy()),
+            extra=(*table_terms(tables, PushPolicy()), *_pairs(extra)),
         )
         return self._start(terms, {ShardKind.PREDICT: data}, batch_size, collate, tables, PushPolicy())
 
@@ -151,14 +157,18 @@ class TaskJob:
         deadline_s: float = 300.0,
         collate: Callable[[list[Any]], Any] | None = None,
         tables: Sequence[Table] = (),
+        extra: Mapping[str, str] | None = None,
     ) -> TaskRun:
-        """Join the queue for one evaluation, and nothing else. Pass the totals over each batch to `run.add`."""
+        """Join the queue for one evaluation, and nothing else. Pass the totals over each batch to `run.add`.
+
+        `extra` is as for `train`.
+        """
         terms = TaskTerms(
             records=0,
             records_per_shard=records_per_shard,
             evaluation_records=check_data("data", data),
             deadline_s=float(deadline_s),
-            extra=table_terms(tables, PushPolicy()),
+            extra=(*table_terms(tables, PushPolicy()), *_pairs(extra)),
         )
         return self._start(terms, {ShardKind.EVALUATE: data}, batch_size, collate, tables, PushPolicy())
 
@@ -212,3 +222,7 @@ class TaskJob:
         if threading.current_thread() is threading.main_thread():
             self._closing.append(SigtermListener(lambda: link.leave("SIGTERM")).close)
         return link
+
+
+def _pairs(extra: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((extra or {}).items()))

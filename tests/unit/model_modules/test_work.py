@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS
+from pliant.core.tasks.model import TaskTerms
 from pliant.errors import BadInput
 from pliant.model_modules.__main__ import main
 from pliant.model_modules.work import LateTables, LoadedWork, WorkLog, WorkOptions, check, evaluate, predict, train
 from pliant.ps import PushPolicy
 from pliant.ps.access import LocalRows, TableAccess
 from pliant.ps.saving import TableSet, TableStorage, newest_set
+from pliant.tasks.job import TaskJob
+from pliant.tasks.source import LocalQueue
 from unit.model_modules.zoo import written
 
 pytest.importorskip("torch")
@@ -77,6 +82,50 @@ def test_a_saved_model_is_evaluated_and_predicts_each_record_once(
     ]
     assert [line["record"] for line in found] == list(range(100))
     assert found[50]["prediction"][0] == pytest.approx(2.5, abs=0.3)
+
+
+@pytest.fixture
+def terms(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Collect the terms with which workers join."""
+    found: list[dict[str, str]] = []
+
+    def connect(_: TaskJob, asked: TaskTerms) -> LocalQueue:
+        found.append({name: value for name, value in asked.extra if name != "tables"})
+        return LocalQueue(asked, MemberId("a"))
+
+    monkeypatch.setattr(TaskJob, "_connect", connect)
+    return found
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {name for name in one | other if one.get(name) != other.get(name)}
+
+
+def test_a_queue_is_of_its_data_its_module_its_model_and_its_output(
+    tmp_path: Path, saved: WorkOptions, terms: list[dict[str, str]]
+) -> None:
+    training = changed(saved, command="train", data="20")
+    train(training)
+    train(changed(training, validation_data="5"))
+    assert [differing(terms[0], each) for each in terms] == [set(), {"validation"}]
+    terms.clear()
+
+    other = shutil.copytree(tmp_path / "model", tmp_path / "elsewhere" / "model")
+    evaluate(saved)
+    evaluate(saved)
+    evaluate(changed(saved, model=str(other)))
+    evaluate(changed(saved, data="101"))
+    evaluate(changed(saved, model_def=written(tmp_path, "second")))
+    assert [differing(terms[0], each) for each in terms] == [set(), set(), {"model"}, {"data"}, {"module"}]
+    terms.clear()
+
+    options = changed(saved, command="predict", output=str(tmp_path / "out"))
+    predict(options)
+    predict(options)
+    shutil.rmtree(tmp_path / "out")
+    predict(options)
+    predict(changed(options, output=str(tmp_path / "elsewhere" / "out")))
+    assert [differing(terms[0], each) for each in terms] == [set(), set(), {"output"}, {"output"}]
 
 
 def test_a_saved_model_of_other_parameters_or_none_at_all_is_refused(tmp_path: Path, saved: WorkOptions) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 import pliant.tasks
-from pliant.core.tasks.model import ShardKind, digest_key, range_digest
+from pliant.core.model.names import MemberId
+from pliant.core.tasks.model import ShardKind, TaskTerms, digest_key, range_digest
 from pliant.errors import BadInput, PliantError
 from pliant.records import open_records
+from pliant.tasks.job import TaskJob
 from pliant.tasks.run import TaskRun
+from pliant.tasks.source import LocalQueue
 from pliant.train.data import order
 from unit.records import written
 
@@ -68,6 +71,20 @@ def test_a_prediction_reads_record_files_in_order(tmp_path: Path) -> None:
         run = job.predict(open_records(tmp_path / "a.tfrecord"), batch_size=2, records_per_shard=5, collate=b"".join)
         assert list(run) == [b"01", b"23", b"4", b"56", b"78"]
         assert run.kind is ShardKind.PREDICT
+
+
+def test_settings_of_the_script_are_terms_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[TaskTerms] = []
+
+    def connect(_: TaskJob, terms: TaskTerms) -> LocalQueue:
+        found.append(terms)
+        return LocalQueue(terms, MemberId("a"))
+
+    monkeypatch.setattr(TaskJob, "_connect", connect)
+    for kind in ("train", "evaluate", "predict"):
+        with pliant.tasks.join() as job:
+            getattr(job, kind)(range(5), batch_size=1, records_per_shard=5, extra={"model": "b", "data": "a"})
+    assert [terms.extra for terms in found] == [(("data", "a"), ("model", "b"))] * 3
 
 
 def test_an_exception_in_the_loop_is_the_users_own() -> None:

@@ -132,7 +132,7 @@ def _wrong_terms(job: Job, terms: TaskTerms) -> str:
         return ""
     differs = describe_differences(term_values(job.tasks.terms), term_values(terms))
     if not terms.can_continue(job.tasks.terms):
-        return f"{differs}: pass the job's value, or choose another name with --job"
+        return f"{differs}: pass the job's value, choose another name with --job, or start over with --fresh"
     if job.workers:
         return f"{differs}, and other members work now: stop them first, then start all with the new value"
     if terms.total_shards < job.tasks.given:

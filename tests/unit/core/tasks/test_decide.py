@@ -340,6 +340,7 @@ def test_members_must_agree_on_the_terms() -> None:
     other = queue.refused(t.JoinTasks(B, X, replace(TERMS, seed=3)))
     assert other.code is Code.MISMATCH
     assert other.why.startswith("b would work with seed 3 where the job has 0: pass the job's value")
+    assert other.why.endswith("or start over with --fresh")
     longer = t.JoinTasks(B, X, replace(TERMS, epochs=3))
     assert "other members work now" in queue.refused(longer).why
     queue.take(A, 4)
