@@ -60,6 +60,7 @@ class ModelModule:
     metrics: Mapping[str, Scored]
     tables: tuple[Table, ...]
     read_data: Callable[[str], Any] | None
+    source: str  # the content of its file
 
     def labelled(self, records: list[Any], mode: str) -> tuple[Any, Any]:
         """Return the features and labels of records."""
@@ -93,6 +94,7 @@ def load(where: str) -> ModelModule:
         metrics=_metrics(where, found["eval_metrics_fn"]()) if "eval_metrics_fn" in found else {},
         tables=_tables(where, found["tables"]()) if "tables" in found else (),
         read_data=found.get("custom_data_reader"),
+        source=_source(module),
     )
 
 
@@ -136,6 +138,11 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
     return module
+
+
+def _source(module: ModuleType) -> str:
+    path = module.__file__
+    return "" if path is None else Path(path).read_bytes().decode(errors="replace")
 
 
 def _check_arguments(where: str, name: str, function: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import pliant.tasks
 from pliant.core.tasks.model import ShardKind
 from pliant.errors import BadInput
 from pliant.model_modules.contract import ModelModule, describe, load
-from pliant.model_modules.facts import described
+from pliant.model_modules.facts import content_of, described
 from pliant.model_modules.predictions import PredictionFolder
 from pliant.ps import PushPolicy, Table
 from pliant.ps.access import ArrayLike, LocalRows, TableAccess
@@ -86,6 +86,8 @@ class LoadedWork:
         self.options = options
         self.module = load(options.model_def)
         self.data = self._open("--data", options.data)
+        source = options.validation_data
+        self.validation = None if source is None else self._open("--validation-data", source)
         self.late = LateTables()
         self.steps = _steps_of(self.module, self.module.build_model(self.late))
         self.tables = [*self.module.tables, *self.steps.tables(self.module.optimizer)]
@@ -101,17 +103,13 @@ class LoadedWork:
             )
         return found
 
-    def validation(self) -> Any:
-        source = self.options.validation_data
-        return None if source is None else self._open("--validation-data", source)
-
     def bind(self, run: TableRun) -> None:
         """Let the model use the tables of a run."""
         self.late.begin(run)
         self.steps.bind(run)
 
-    def bind_saved(self) -> str:
-        """Let the model use its saved tables. Return the name of their first part."""
+    def bind_saved(self) -> SavedTables:
+        """Let the model use its saved tables, and return them."""
         where = self.options.model or ""
         first = self.options.saved or newest_set(where)
         saved = SavedTables(where, first)
@@ -122,18 +120,19 @@ class LoadedWork:
                 "those that it was saved with. Pass the module of that training."
             )
         self.bind(saved)
-        return first
+        return saved
 
-    def facts(self, saved: str | None = None) -> dict[str, str]:
+    def facts(self, saved: SavedTables | None = None) -> dict[str, str]:
         """Return what all workers must have equal, and a command that continues a job as well."""
-        sources = {"data": self.options.data, "validation": self.options.validation_data}
-        found = {name: described(source, source) for name, source in sources.items() if source is not None}
+        found = {"data": described(self.options.data, content_of(self.data))}
+        if self.validation is not None:
+            found["validation"] = described(self.options.validation_data or "", content_of(self.validation))
         if saved is not None:
-            found["module"] = described(self.module.name, self.module.name)
-            found["model"] = described(saved, f"{self.options.model} {saved}")
+            found["module"] = described(self.module.name, self.module.source)
+            found["model"] = described(saved.name, saved.content)
         return found
 
-    def claim(self, saved: str) -> str:
+    def claim(self, saved: SavedTables) -> str:
         """Begin or continue the output of a prediction. Return its id."""
         sizes = {"records": len(self.data), "records_per_task": self.options.records_per_task}
         return PredictionFolder(self.options.output or "").claim({**self.facts(saved), **sizes})
@@ -154,7 +153,6 @@ def check(options: WorkOptions) -> dict[str, Any]:
     saved = None
     if options.command == "train":
         work.bind(TableAccess("check", work.tables, PushPolicy(), LocalRows(work.tables, PushPolicy())))
-        work.validation()
     else:
         saved = work.bind_saved()
     if options.command == "predict" and saved is not None:
@@ -162,7 +160,8 @@ def check(options: WorkOptions) -> dict[str, Any]:
         work.claim(saved)
     else:
         work.steps.evaluate(*work.module.labelled(records, options.command), len(records))
-    return {"records": len(work.data), "saved": saved}
+    work.facts(saved)
+    return {"records": len(work.data), "saved": saved and saved.name}
 
 
 def train(options: WorkOptions) -> None:
@@ -174,7 +173,7 @@ def train(options: WorkOptions) -> None:
             batch_size=options.batch_size,
             records_per_shard=options.records_per_task,
             epochs=options.epochs,
-            evaluation=work.validation(),
+            evaluation=work.validation,
             evaluate_every=options.evaluate_every,
             tables=work.tables,
             extra=work.facts(),

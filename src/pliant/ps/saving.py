@@ -149,7 +149,8 @@ class SavedTables:
         names = next((names for _, names in _whole_sets(storage) if names[0] == first_part), None)
         if names is None:
             raise BadInput(f"{where} does not hold {first_part} any more: the job that trains there saved again.")
-        self._where, self._copy = where, TableCopy()
+        self._where, self.name, self._copy = where, first_part, TableCopy()
+        self.content = repr([read_manifest(storage, name).checkpoint for name in names])  # with hashes of the files
         for name in names:
             self._copy.install(_read_part(storage, name))
 

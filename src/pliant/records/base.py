@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from pliant.records.bytes_at import change_mark
+
 
 class RecordFile(ABC):
     """One file of records, of one format."""
@@ -25,6 +27,10 @@ class RecordFile(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> Iterator[Any]:
         """Yield the records `start` to `stop`, in sequence. Raises DamagedRecord at the first that cannot be read."""
+
+    def change_mark(self) -> str:
+        """Return text that changes with the file; empty if that cannot be seen."""
+        return change_mark(self.location)
 
     def get(self, number: int) -> Any:
         """Return one record."""
@@ -71,6 +77,11 @@ class Records:
     def locations(self) -> tuple[str, ...]:
         """The paths or URLs of the files, in the order of their records."""
         return tuple(file.location for file in self._files)
+
+    def change_mark(self) -> str:
+        """Return text that changes with the names and the content of the files; empty if that cannot be seen."""
+        marks = [(file.location.rpartition("/")[2], file.change_mark()) for file in self._files]
+        return repr(marks) if all(mark for _, mark in marks) else ""
 
     def _raw(self, number: int) -> Any:
         number = self._checked(number)

@@ -17,7 +17,7 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,7 @@ class RemoteBytes(BytesAt):
         self.location, self._fs, self._path = location, file_system, path
         info = self._fs.info(path)
         self.size = int(info["size"])
-        marks = [str(info.get(name, "")) for name in ("ETag", "etag", "mtime", "LastModified", "last_modified")]
-        self.identity = f"{self.size} {' '.join(marks)}" if any(marks) else ""
+        self.identity = _remote_mark(info)
         self._lock = threading.Lock()
         self._opened: tuple[int, Any] | None = None
 
@@ -138,6 +137,23 @@ class RemoteBytes(BytesAt):
             file = self._opened[1]
             file.seek(offset)
             return bytes(file.read(count))
+
+
+def _remote_mark(info: Mapping[str, Any]) -> str:
+    marks = [str(info.get(name, "")) for name in ("ETag", "etag", "mtime", "LastModified", "last_modified")]
+    return f"{info['size']} {' '.join(marks)}" if any(marks) else ""
+
+
+def change_mark(location: str) -> str:
+    """Return text that changes with a file, and that a copy with its time of change shares; empty if it has none.
+
+    Times are in whole seconds, as tar and rsync keep them.
+    """
+    if "://" not in location:
+        found = Path(location).stat()
+        return f"{found.st_size} {int(found.st_mtime)}"
+    file_system, path = open_file_system(location)
+    return _remote_mark(file_system.info(path))
 
 
 class DecompressedBytes(BytesAt):

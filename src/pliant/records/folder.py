@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pliant.records.base import RecordFile
-from pliant.records.bytes_at import BytesAt
+from pliant.records.bytes_at import BytesAt, change_mark
 
 
 class FileRecords(RecordFile):
@@ -17,6 +17,11 @@ class FileRecords(RecordFile):
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    def change_mark(self) -> str:
+        if "://" in self.location:
+            return ""  # a request for each file would take long
+        return repr([(path, change_mark(f"{self.location}/{path}")) for path in self._paths])
 
     def read(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         for path in self._paths[start:stop]:

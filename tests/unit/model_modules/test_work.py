@@ -22,7 +22,7 @@ from pliant.ps.access import LocalRows, TableAccess
 from pliant.ps.saving import TableSet, TableStorage, newest_set
 from pliant.tasks.job import TaskJob
 from pliant.tasks.source import LocalQueue
-from unit.model_modules.zoo import written
+from unit.model_modules.zoo import WHOLE, written
 
 pytest.importorskip("torch")
 
@@ -35,19 +35,23 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     logging.getLogger("pliant").propagate = True
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> WorkOptions:
-    """A trained line, saved as two servers save it."""
+def save_line(tmp_path: Path, where: Path, records: int) -> WorkOptions:
+    """Train a line on that many records, and save it as two servers save it."""
     options = WorkOptions("train", written(tmp_path), "1000", batch_size=10)
     work = LoadedWork(options)
     rows = LocalRows(work.tables, PushPolicy())
     work.bind(TableAccess("w", work.tables, PushPolicy(), rows))
-    for number in range(0, 1000, 10):
+    for number in range(0, records, 10):
         work.steps.train(*work.module.labelled(list(range(number, number + 10)), "train"), 10)
-    storage = TableStorage(str(tmp_path / "model"), "line", "me", 2)
+    storage = TableStorage(str(where), "line", "me", 2)
     for index, half in enumerate(np.array_split(np.arange(BUCKETS), 2)):
         storage.write(TableSet(1, 3, 1), index, 2, f"ps{index}", rows._here.extract(half))
-    return WorkOptions("evaluate", options.model_def, "100", model=str(tmp_path / "model"), batch_size=7)
+    return WorkOptions("evaluate", options.model_def, "100", model=str(where), batch_size=7)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> WorkOptions:
+    return save_line(tmp_path, tmp_path / "model", 1000)
 
 
 def changed(options: WorkOptions, **fields: Any) -> WorkOptions:
@@ -110,12 +114,13 @@ def test_a_queue_is_of_its_data_its_module_its_model_and_its_output(
     assert [differing(terms[0], each) for each in terms] == [set(), {"validation"}]
     terms.clear()
 
-    other = shutil.copytree(tmp_path / "model", tmp_path / "elsewhere" / "model")
     evaluate(saved)
-    evaluate(saved)
-    evaluate(changed(saved, model=str(other)))
+    evaluate(changed(saved, model=str(shutil.copytree(tmp_path / "model", tmp_path / "copy"))))
+    evaluate(save_line(tmp_path, tmp_path / "other", 500))
+    assert newest_set(str(tmp_path / "other")) == newest_set(str(tmp_path / "model"))
     evaluate(changed(saved, data="101"))
-    evaluate(changed(saved, model_def=written(tmp_path, "second")))
+    written(tmp_path, header=WHOLE["header"] + "# corrected")
+    evaluate(saved)
     assert [differing(terms[0], each) for each in terms] == [set(), set(), {"model"}, {"data"}, {"module"}]
     terms.clear()
 
@@ -126,6 +131,30 @@ def test_a_queue_is_of_its_data_its_module_its_model_and_its_output(
     predict(options)
     predict(changed(options, output=str(tmp_path / "elsewhere" / "out")))
     assert [differing(terms[0], each) for each in terms] == [set(), set(), {"output"}, {"output"}]
+
+
+def test_predictions_do_not_stay_when_the_data_the_module_or_the_model_changed(
+    tmp_path: Path, saved: WorkOptions
+) -> None:
+    data = """
+def custom_data_reader(source):
+    with open(source) as file:
+        return [int(each) for each in file.read().split()]
+"""
+    written(tmp_path, "reads", custom_data_reader=data)
+    (tmp_path / "tonight").write_text("1 2 3")
+    options = changed(saved, command="predict", model_def=str(tmp_path / "reads.py"), data=str(tmp_path / "tonight"))
+    options = changed(options, output=str(tmp_path / "out"))
+    check(options)
+    check(options)
+    (tmp_path / "tonight").write_text("1 2 4")
+    with pytest.raises(BadInput, match=r"something else \(data tonight \(.*\) -> tonight"):
+        check(options)
+    (tmp_path / "tonight").write_text("1 2 3")
+    shutil.rmtree(tmp_path / "model")
+    save_line(tmp_path, tmp_path / "model", 500)
+    with pytest.raises(BadInput, match=r"something else \(model tables.* -> tables"):
+        check(options)
 
 
 def test_a_saved_model_of_other_parameters_or_none_at_all_is_refused(tmp_path: Path, saved: WorkOptions) -> None:
