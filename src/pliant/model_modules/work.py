@@ -117,7 +117,8 @@ class LoadedWork:
         if missing := [table.name for table in self.tables if table.name not in known]:
             raise BadInput(
                 f"{where} has no table {', '.join(missing)}: the model or the tables() of {self.module.name} are not "
-                "those that it was saved with. Pass the module of that training."
+                "those that it was saved with, or its frozen parameters or buffers have other values each time. Pass "
+                "the module of that training, and call torch.manual_seed in custom_model()."
             )
         self.bind(saved)
         return saved

@@ -23,26 +23,28 @@ Scored = Callable[[Any, Any], Any]
 class TorchSteps:
     """A model whose parameters are in a table of their own. Call `bind` before the first batch.
 
-    The table's name has a hash of the parameters' names and shapes, so that a model never gets another one's rows.
+    The table's name has a hash of the names and shapes of the trained parameters, so that a model never gets another
+    one's rows. It also has the values of frozen parameters and of buffers: no server keeps them, so they must be equal
+    on every worker, and later with the saved model.
     """
 
     def __init__(self, name: str, model: nn.Module, loss: Scored, metrics: Mapping[str, Scored]) -> None:
         self._name, self._model, self._loss, self._metrics = name, model, loss, metrics
         self._embeddings = [each for each in model.modules() if isinstance(each, ServerEmbedding)]
-        shapes = [(key, tuple(each.shape)) for key, each in model.named_parameters() if each.requires_grad]
-        self._table = f"model-{hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]}" if shapes else ""
+        self._table = _table_name(model)
+        self._is_trained = any(each.requires_grad for each in model.parameters())
         self._run: TableRun
         self._dense: ServerVariables | None = None
         self._still: dict[str, Tensor] | None = {key: each.clone() for key, each in model.named_buffers()}
 
     def tables(self, optimizer: RowOptimizer) -> list[Table]:
-        """Return the table of the model's own parameters; none if it has only embeddings."""
+        """Return the table of the model's own parameters, without rows if all are frozen; none if it has none."""
         return [Table(self._table, ROW, optimizer)] if self._table else []
 
     def bind(self, run: TableRun) -> None:
         """Keep the model's own parameters in the tables of this run."""
         self._run = run
-        if self._table:
+        if self._is_trained:
             self._dense = ServerVariables(run, self._table, self._model, ROW)
 
     def train(self, features: Any, labels: Any, count: int) -> float:
@@ -110,3 +112,20 @@ class TorchSteps:
                 "Use a layer without running statistics, such as LayerNorm, or train live with pliant.join()."
             )
         self._still = None
+
+
+def _table_name(model: nn.Module) -> str:
+    shapes = [(key, tuple(each.shape)) for key, each in model.named_parameters() if each.requires_grad]
+    digest = hashlib.sha256(repr(shapes).encode())
+    fixed: dict[str, Tensor] = dict(model.named_buffers())
+    fixed.update((key, each) for key, each in model.named_parameters() if not each.requires_grad)
+    for key, each in sorted(fixed.items()):
+        digest.update(repr((key, tuple(each.shape), each.dtype)).encode())
+        digest.update(_content(each))
+    return f"model-{digest.hexdigest()[:8]}" if shapes or fixed else ""
+
+
+def _content(tensor: Tensor) -> Any:
+    """Return the bytes of a tensor."""
+    dense = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
+    return dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

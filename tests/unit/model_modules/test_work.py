@@ -35,9 +35,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     logging.getLogger("pliant").propagate = True
 
 
-def save_line(tmp_path: Path, where: Path, records: int) -> WorkOptions:
+def save_line(tmp_path: Path, where: Path, records: int, **functions: str) -> WorkOptions:
     """Train a line on that many records, and save it as two servers save it."""
-    options = WorkOptions("train", written(tmp_path), "1000", batch_size=10)
+    options = WorkOptions("train", written(tmp_path, **functions), "1000", batch_size=10)
     work = LoadedWork(options)
     rows = LocalRows(work.tables, PushPolicy())
     work.bind(TableAccess("w", work.tables, PushPolicy(), rows))
@@ -165,6 +165,22 @@ def test_a_saved_model_of_other_parameters_or_none_at_all_is_refused(tmp_path: P
         check(changed(saved, model=str(tmp_path / "empty")))
     with pytest.raises(BadInput, match=r"does not hold tables.9 any more"):
         check(changed(saved, saved="tables.9"))
+
+
+FIXED = """
+def custom_model():
+    {seed}
+    model = nn.Linear(1, 1).requires_grad_(False)
+    model.register_buffer("noise", torch.rand(3))
+    return model
+"""
+
+
+def test_a_model_whose_fixed_values_are_others_each_time_is_refused(tmp_path: Path) -> None:
+    check(save_line(tmp_path, tmp_path / "equal", 0, custom_model=FIXED.format(seed="torch.manual_seed(0)")))
+    options = save_line(tmp_path, tmp_path / "random", 0, custom_model=FIXED.format(seed="torch.seed()"))
+    with pytest.raises(BadInput, match=r"other values each time.*call torch.manual_seed in custom_model"):
+        check(options)
 
 
 def test_a_saved_model_cannot_be_trained(saved: WorkOptions) -> None:

@@ -70,6 +70,51 @@ def test_the_table_of_a_model_is_named_by_its_parameters() -> None:
     assert TorchSteps("zoo.py", Returning(), squares, {}).tables(SGD(0.1)) == []
 
 
+class Fourier(nn.Module):
+    """Features of random frequencies, which are a frozen parameter or a buffer, under a layer if it is trained."""
+
+    def __init__(self, seed: int, kind: str, *, trained: bool) -> None:
+        super().__init__()
+        values = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+        if kind == "frozen":
+            self.frequencies = nn.Parameter(values, requires_grad=False)
+        else:
+            self.register_buffer("frequencies", values, persistent=kind == "buffer")
+        self.last = nn.Linear(3, 1) if trained else nn.Identity()
+
+    def forward(self, features: Tensor) -> Any:
+        return self.last(torch.cos(features * self.frequencies))
+
+
+@pytest.mark.parametrize("kind", ["frozen", "buffer", "not saved"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_values_that_no_server_keeps_are_in_the_name_of_the_table(kind: str, trained: bool) -> None:
+    def name(seed: int) -> str:
+        return TorchSteps("zoo.py", Fourier(seed, kind, trained=trained), squares, {}).tables(SGD(0.1))[0].name
+
+    assert name(0) == name(0) != name(1)
+    assert len(bound(Fourier(0, kind, trained=trained)).predict(torch.ones(2, 1), 2)) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor(2.5),
+        torch.zeros(0, 3),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.tensor([True]),
+        torch.ones(2, dtype=torch.complex64),
+        torch.eye(3).to_sparse(),
+        torch.arange(6.0).reshape(2, 3).T,
+    ],
+)
+def test_buffers_may_have_any_type_and_layout(values: Tensor) -> None:
+    model = nn.Linear(1, 1)
+    before = bound(model).tables(SGD(0.1))
+    model.register_buffer("fixed", values)
+    assert bound(model).tables(SGD(0.1)) != before
+
+
 def test_a_model_of_embeddings_alone_learns() -> None:
     table = Table("ads", 1, SGD(0.5), scale=0.0)
     rows = TableAccess("w", [table], PushPolicy(), LocalRows([table], PushPolicy()))
