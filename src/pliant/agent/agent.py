@@ -137,6 +137,11 @@ class AgentProcess:
                         self._coordinator.stop()
                         self._folder.forget_endpoint()
 
+    @property
+    def finished(self) -> bool:
+        """True if the job was finished when `run` returned. An agent that left a job has the same exit status."""
+        return self._link.state is JobState.FINISHED
+
     def _own_coordinator(self) -> CoordinatorAddress:
         plan = self._plan
         where = (plan.listen, plan.tls, plan.store)

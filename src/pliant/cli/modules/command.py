@@ -115,13 +115,15 @@ def train(**given: Any) -> int:
         raise BadInput("--evaluate-every needs --validation-data: there is nothing to evaluate on.")
     job = _job_name(given, "")
     place = checkpoint_place(job, given["output"])
-    status = _launch(
-        "train", job, given, {"checkpoint_dir": given["output"]}, ("validation_data", "epochs", "evaluate_every")
+    hint = f"pliant evaluate --model-def {given['model_def']} --model {place} --data ..."
+    return _launch(
+        "train",
+        job,
+        given,
+        {"checkpoint_dir": given["output"]},
+        ("validation_data", "epochs", "evaluate_every"),
+        f"the model is saved in {place}: {hint}",
     )
-    if status == 0 and not given["as_json"]:
-        hint = f"pliant evaluate --model-def {given['model_def']} --model {place} --data ..."
-        click.echo(f"the model is saved in {place}: {hint}")
-    return status
 
 
 @_module_command()
@@ -163,7 +165,14 @@ def _job_name(given: Mapping[str, Any], suffix: str) -> str:
     return f"{plain or 'model'}{suffix}"
 
 
-def _launch(command: str, job: str, given: Mapping[str, Any], changes: dict[str, Any], own: tuple[str, ...]) -> int:
+def _launch(
+    command: str,
+    job: str,
+    given: Mapping[str, Any],
+    changes: dict[str, Any],
+    own: tuple[str, ...],
+    once_finished: str = "",
+) -> int:
     """Check the module and its data, then run this machine's agent."""
     work = {name: given[name] for name in ("model_def", "data", "format", "batch_size", "records_per_task", *own)}
     args = [command]
@@ -181,7 +190,9 @@ def _launch(command: str, job: str, given: Mapping[str, Any], changes: dict[str,
         | {"given": given_options(click.get_current_context())}
         | changes
     )
-    return run_agent(options, given["flags"], as_json=given["as_json"], verbosity=verbosity)
+    return run_agent(
+        options, given["flags"], as_json=given["as_json"], verbosity=verbosity, once_finished=once_finished
+    )
 
 
 def _check(args: list[str]) -> tuple[dict[str, Any], int]:

@@ -341,8 +341,13 @@ def run(
     return run_agent(options, flags, as_json=as_json, verbosity=parse_verbosity(quiet=quiet, verbose=verbose))
 
 
-def run_agent(options: RunOptions, flags: Flags, *, as_json: bool, verbosity: Verbosity) -> int:
-    """Run this machine's agent until the job ends. Return the exit status."""
+def run_agent(
+    options: RunOptions, flags: Flags, *, as_json: bool, verbosity: Verbosity, once_finished: str = ""
+) -> int:
+    """Run this machine's agent until the job ends. Return the exit status.
+
+    `once_finished` is shown if the job is finished then. An agent that leaves early also ends with 0.
+    """
     from pliant.agent.agent import AgentProcess
     from pliant.agent.setup import agent_id
 
@@ -352,7 +357,11 @@ def run_agent(options: RunOptions, flags: Flags, *, as_json: bool, verbosity: Ve
     try:
         for note in planned.notes:
             output.say(note)
-        return AgentProcess(planned.plan, machine.settings.home, output, PROGRAM, planned.elsewhere).run()
+        agent = AgentProcess(planned.plan, machine.settings.home, output, PROGRAM, planned.elsewhere)
+        status = agent.run()
+        if once_finished and agent.finished:
+            output.say(once_finished)
+        return status
     except PliantError as error:
         output.fail(error.why)
         return error.exit_code

@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +47,27 @@ def test_a_training_is_a_task_queue_with_two_servers_named_after_its_module(star
     assert (options.job, options.workers, options.checkpoint_dir) == ("wide-deep", (1, 3), str(tmp_path))
     assert checked[3:-1] == list(options.args)
     assert options.args[options.args.index("--epochs") + 1] == "2"
-    assert f"the model is saved in {tmp_path}/wide-deep" in done.out
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_saved_model_is_named_once_the_job_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    class Agent:
+        def __init__(self, *_: Any) -> None:
+            self.finished = finished
+
+        def run(self) -> int:
+            return 0
+
+    checked = subprocess.CompletedProcess([], 0, json.dumps({"records": 9, "saved": None}).encode())
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PLIANT_JOB", raising=False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: checked)
+    monkeypatch.setitem(sys.modules, "pliant.agent.agent", SimpleNamespace(AgentProcess=Agent))
+    done = invoke("train", "--model-def", "zoo/ads.py", "--data", "a.csv", "--output", str(tmp_path))
+    assert done.code == 0
+    assert (f"the model is saved in {tmp_path}/ads: pliant evaluate" in done.out) == finished
 
 
 def test_an_evaluation_and_a_prediction_keep_to_the_model_that_the_check_found(started: list[Any]) -> None:
