@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import fields
 
 from pliant.errors import PliantError
@@ -30,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = WorkOptions(**given)
     try:
         if checks:
-            sys.stdout.write(json.dumps(check(options)) + "\n")
+            with redirect_stdout(sys.stderr):  # what the module prints is no part of the result
+                facts = check(options)
+            sys.stdout.write(f"\n{json.dumps(facts)}\n")
         else:
             COMMANDS[options.command](options)
     except PliantError as error:

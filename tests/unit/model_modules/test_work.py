@@ -232,6 +232,15 @@ def test_the_check_prints_one_line_or_the_reason(tmp_path: Path) -> None:
     assert err.getvalue().startswith("pliant: There is no model module 'nothing.py'")
 
 
+def test_what_a_module_prints_while_it_is_checked_is_no_part_of_the_result(tmp_path: Path) -> None:
+    header = WHOLE["header"] + "print('half a line', end='')\n"
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["train", "--check", "--model-def", written(tmp_path, header=header), "--data", "9"]) == 0
+    assert json.loads(out.getvalue()) == {"records": 9, "saved": None}
+    assert "half a line" in err.getvalue()
+
+
 def test_progress_is_logged_every_ten_seconds_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     times = iter((0.0, 5.0, 10.0, 10.0, 12.0))
     told = WorkLog("trained", lambda: next(times))

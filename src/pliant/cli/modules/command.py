@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from pliant.cli.run.command import (
 from pliant.cli.run.option_types import checkpoint_place
 from pliant.cli.run.plan import RunOptions
 from pliant.core.model.names import NAME_MAX
-from pliant.errors import BadInput
+from pliant.errors import BadInput, PliantError
 
 WORKERS = "pliant.model_modules"
 SERVERS = 2  # by default: with two, the loss of one loses nothing
@@ -202,6 +204,23 @@ def _check(args: list[str]) -> tuple[dict[str, Any], int]:
         stdout=subprocess.PIPE,
         check=False,
     )
+    if done.returncode < 0:
+        raise PliantError(
+            f"The check of the module was ended by {_signal_name(-done.returncode)}. If the machine has too little "
+            "memory for the module with its data or its saved model, use a larger one."
+        )
     if done.returncode:
         return {}, done.returncode
-    return dict(json.loads(done.stdout.splitlines()[-1])), 0
+    for line in reversed(done.stdout.splitlines()):  # other programs that the module starts may write here, too
+        with suppress(ValueError):
+            facts = json.loads(line)
+            if isinstance(facts, dict) and "records" in facts:
+                return facts, 0
+    raise PliantError("The check of the module printed no result: the module ends the process. Remove that from it.")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # such as a real-time signal
+        return f"signal {number}"

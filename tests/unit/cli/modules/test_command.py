@@ -91,6 +91,32 @@ def test_a_failed_check_starts_nothing_and_gives_its_status(
 
 
 @pytest.mark.parametrize(
+    ("code", "printed", "why"),
+    [
+        (-9, b"", "was ended by SIGKILL. If the machine has too little memory"),
+        (-40, b"", "was ended by signal 40."),
+        (0, b"bye\n3\n", "printed no result"),
+    ],
+)
+def test_a_check_that_ends_without_a_word_is_reported(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch, code: int, printed: bytes, why: str
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code, printed))
+    done = invoke("train", "--model-def", "a.py", "--data", "d", "--output", "o")
+    assert (done.code, started) == (1, [])
+    assert why in done.err
+
+
+def test_the_result_of_a_check_is_found_between_other_lines(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = f'from a program\n{{"records": 9, "saved": "{SAVED}"}}\n[1]\nbye\n'.encode()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, printed))
+    assert invoke("evaluate", "--model-def", "a.py", "--data", "d", "--model", "m").code == 0
+    assert started[0].args[-2:] == ("--saved", SAVED)
+
+
+@pytest.mark.parametrize(
     ("args", "why"),
     [
         (("--ps", "0"), "--ps 0 needs servers on another machine"),
