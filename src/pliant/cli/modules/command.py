@@ -144,7 +144,7 @@ def evaluate(**given: Any) -> int:
     "--output",
     metavar="DIR|URL",
     required=True,
-    help="Folder for the predictions, one file of JSON lines for each shard.",
+    help="Folder that all machines share, for the predictions: one file of JSON lines for each shard.",
 )
 @click.option("--model", metavar="DIR|URL", required=True, help="The saved model: OUTPUT/JOB of pliant train.")
 @_shared
