@@ -119,6 +119,8 @@ class TrainingJob(LiveJob):
     ) -> Run:
         """Join the job and return its run. Raises if a setting differs from that of the other members.
 
+        While others train, the loop yields two items that do not count, and then the iterator joins and raises instead.
+
         `batch_size` is global, whatever the number of members. `slots` is the number of pieces it is divided into, by
         default one for each sample; members beyond that number are spares. `micro_batch` limits the samples of an item,
         `max_steps` the length of the job. `state` names other objects that move with the model.
