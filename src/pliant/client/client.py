@@ -212,6 +212,10 @@ class Client:
         """Report about a machine that is lent to the pool, and return the job of each of its slots."""
         return self._call(routes.MACHINE, api.MachineOrders, {}, body=machine)
 
+    def report_cluster(self, slots: int) -> api.PoolStatus:
+        """Report the slots that the nodes of a Kubernetes cluster lend to the pool."""
+        return self._call(routes.CLUSTER, api.PoolStatus, {}, body=api.ClusterReport(slots))
+
     # ----------------------------------------------------------------------------------------- submissions
 
     def submit(self, wanted: Submission) -> api.SubmissionLine:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from pliant.core.allocate import Pool
 from pliant.core.allocate.model import bad_pool
 from pliant.errors import BadInput, StoreError, StoreUnavailable
@@ -34,11 +37,30 @@ class PoolRegistry:
         except StoreError:
             return
 
-    def set(self, pool: Pool) -> None:
-        """Store another pool."""
-        if wrong := bad_pool(pool):
-            raise BadInput(f"{wrong}.")
+    def set(self, wanted: Pool) -> None:
+        """Store another pool. One of lent machines keeps the slots that a cluster's operator reported."""
+
+        def replaced(before: Pool | None) -> Pool:
+            known = before.cluster_slots if before is not None and wanted.is_lent else 0
+            return replace(wanted, cluster_slots=known)
+
+        self._change(replaced)
+
+    def set_cluster_slots(self, slots: int) -> None:
+        """Store the slots that the nodes of a cluster lend. A pool of a fixed size, or none at all, stays as it is."""
+
+        def replaced(before: Pool | None) -> Pool | None:
+            return replace(before, cluster_slots=slots) if before is not None and before.is_lent else before
+
+        self._change(replaced)
+
+    def _change(self, replaced: Callable[[Pool | None], Pool | None]) -> None:
         for _ in range(TRIES):
+            pool = replaced(self.pool)
+            if pool is None or pool == self.pool:
+                return
+            if wrong := bad_pool(pool):
+                raise BadInput(f"{wrong}.")
             data = encode_state(pool)
             (outcome,) = self._store.write([Write(STREAM, self._revision, (data,), data)])
             if isinstance(outcome, Written):

@@ -55,6 +55,8 @@ class JobSettings:
     checkpoint_every_s: int
     checkpoint_keep: int
     managed_by: str | None
+    queue: str
+    priority: int
 
     @property
     def roles(self) -> tuple[RoleSpec, ...]:
@@ -64,12 +66,21 @@ class JobSettings:
     def desired(self) -> int:
         """The number of workers wanted, at most the target, as one of `sizes` if they are given."""
         size = min(max(self.size_max if self.target is None else self.target, self.size_min), self.size_max)
+        return self._allowed(size)
+
+    def within(self, granted: int | None) -> int:
+        """The number of workers wanted, or fewer if the pool grants fewer. None: the job is in no queue."""
+        return self.desired if granted is None else min(self.desired, self._allowed(granted))
+
+    def _allowed(self, size: int) -> int:
         return max((each for each in self.sizes if each <= size), default=size)
 
-    def wanted_pods(self, role: str) -> int:
+    def wanted_pods(self, role: str, granted: int | None = None) -> int:
         if role == PARAMETER_SERVER:
             return self.server_count
-        return math.ceil((self.desired + self.spares) / self.workers.processes)
+        workers = self.within(granted)
+        spares = self.spares if granted is None else min(self.spares, granted - workers)
+        return math.ceil((workers + spares) / self.workers.processes)
 
     @property
     def base_pods(self) -> int:
@@ -142,6 +153,13 @@ class AgentView:
     holds: bool
     draining: bool
     grace_s: float = 0.0
+    wanted: int | None = None  # the workers that it should run; None: not known
+    ready: int = 0  # members that train or stand by
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all workers that it should run are ready."""
+        return 0 < (self.wanted or 0) <= self.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +184,9 @@ class CoordinatorView:
     draining: int = 0
     spec: object = None
     checkpoint_step: int | None = None
+    granted: int | None = None  # the workers that the pool grants; None: the job is in no queue
+    granted_why: str = ""
+    live: bool = True  # its workers are members themselves
 
     @property
     def ended(self) -> bool:
@@ -246,6 +267,8 @@ def read_settings(spec: Mapping[str, Any]) -> JobSettings:
         checkpoint_every_s=checkpoints.get("everySeconds", 600),
         checkpoint_keep=checkpoints.get("keep", 3),
         managed_by=spec.get("managedBy"),
+        queue=spec.get("queue", ""),
+        priority=spec.get("priority", 0),
     )
 
 

@@ -23,6 +23,7 @@ INDEX_LABEL = "pliant.dev/index"
 TIER_LABEL = "pliant.dev/tier"
 TEMPLATE_ANNOTATION = "pliant.dev/template"
 JOINED_ANNOTATION = "pliant.dev/joined"
+SLOTS_LABEL = "pliant.dev/slots"  # of a node: the workers of jobs in queues that it takes
 SUBMISSION_LABEL = "pliant.dev/submission"
 SUBMISSION_ANNOTATION = "pliant.dev/submission-number"  # with the identity of the store
 

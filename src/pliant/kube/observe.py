@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pliant.core.model.view import MemberState
-from pliant.kube.model import AgentView, CoordinatorView, ElasticJob, Pod, read_settings
+from pliant.kube.model import AgentView, CoordinatorView, ElasticJob, JobView, Pod, read_settings
 from pliant.kube.names import (
     BASE,
     INDEX_LABEL,
     JOINED_ANNOTATION,
     ROLE_LABEL,
+    SLOTS_LABEL,
     TEMPLATE_ANNOTATION,
     TIER_LABEL,
     WORKER,
@@ -32,6 +33,7 @@ LEAVING_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
     "pliant.dev/leaving",
 )
+SLOTS_DIGITS = 6
 WAITING_REASONS = {
     "ErrImagePull": "ImagePull",
     "ImagePullBackOff": "ImagePull",
@@ -65,7 +67,6 @@ def read_pod(item: Object, nodes: Mapping[str, Object], lost_since: Mapping[str,
     labels, notes = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     node = spec.get("nodeName", "")
-    taints = node_taints(nodes[node]) if node in nodes else frozenset()
     target = conditions.get("DisruptionTarget", {})
     deleting = meta.get("deletionTimestamp")
     exit_code, oom = _exit(spec, status)
@@ -84,7 +85,7 @@ def read_pod(item: Object, nodes: Mapping[str, Object], lost_since: Mapping[str,
         deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
         node=node,
         node_lost=bool(node) and (node not in nodes or node in lost_since),
-        node_leaving=next((taint for taint in LEAVING_TAINTS if taint in taints), ""),
+        node_leaving=leaving_taint(nodes[node]) if node in nodes else "",
         disrupted=target.get("reason", "") if target.get("status") == "True" else "",
         joined=JOINED_ANNOTATION in notes,
         exit_code=exit_code,
@@ -94,16 +95,52 @@ def read_pod(item: Object, nodes: Mapping[str, Object], lost_since: Mapping[str,
     )
 
 
-def node_taints(node: Object) -> frozenset[str]:
-    return frozenset(taint["key"] for taint in node.get("spec", {}).get("taints", ()))
+def leaving_taint(node: Object) -> str:
+    """Return the taint by which a node is about to go; empty if it stays."""
+    taints = {taint["key"] for taint in node.get("spec", {}).get("taints", ())}
+    return next((taint for taint in LEAVING_TAINTS if taint in taints), "")
+
+
+def is_open(node: Object) -> bool:
+    """Return whether a node answers, takes new pods, and is to stay."""
+    is_closed = node.get("spec", {}).get("unschedulable", False) or leaving_taint(node)
+    return _ready_condition(node).get("status") == "True" and not is_closed
+
+
+def lent_slots(node: Object) -> int:
+    """Return the number in a node's label; 0 if it has none, or one that is no number."""
+    text = node["metadata"].get("labels", {}).get(SLOTS_LABEL, "")
+    return int(text) if text.isdecimal() and len(text) <= SLOTS_DIGITS else 0
+
+
+def cluster_slots(nodes: Iterable[Object], jobs: Iterable[tuple[ElasticJob, Sequence[Pod], JobView]]) -> int:
+    """Return the slots that all nodes lend to the coordinator's pool.
+
+    A node that takes no new pods lends those that are in use: jobs keep the workers there until they leave.
+    """
+    used = Counter[str]()
+    for job, pods, view in jobs:
+        if job.spec.queue and isinstance(view, CoordinatorView):
+            for pod in pods:
+                if pod.name in view.agents:
+                    used[pod.node] += job.spec.workers.processes
+    found = 0
+    for node in nodes:
+        slots = lent_slots(node)
+        found += slots if is_open(node) else min(slots, used[node["metadata"]["name"]])
+    return found
+
+
+def _ready_condition(node: Object) -> Object:
+    conditions = node.get("status", {}).get("conditions", ())
+    return next((each for each in conditions if each["type"] == "Ready"), {})
 
 
 def lost_nodes(nodes: Iterable[Object]) -> dict[str, float]:
     """Return the nodes whose kubelet does not answer, with the time since when."""
     found = {}
     for node in nodes:
-        conditions = {each["type"]: each for each in node.get("status", {}).get("conditions", ())}
-        ready = conditions.get("Ready", {})
+        ready = _ready_condition(node)
         if ready.get("status") == "Unknown" and "lastTransitionTime" in ready:
             found[node["metadata"]["name"]] = seconds(ready["lastTransitionTime"])
     return found
@@ -136,6 +173,7 @@ def read_view(found: JobStatus, store: str) -> CoordinatorView:
     """Return the coordinator's view of a job."""
     states = Counter(member.state for member in found.members)
     active = Counter(member.agent for member in found.members if member.state is MemberState.ACTIVE)
+    ready = Counter(each.agent for each in found.members if each.state in (MemberState.ACTIVE, MemberState.SPARE))
     holding = {member.agent for member in found.members if member.holds}
     agents = {
         str(each.id): AgentView(
@@ -144,6 +182,8 @@ def read_view(found: JobStatus, store: str) -> CoordinatorView:
             holds=each.id in holding,
             draining=each.draining,
             grace_s=each.grace_s,
+            wanted=each.wanted,
+            ready=ready[each.id],
         )
         for each in found.agents
     }
@@ -166,6 +206,9 @@ def read_view(found: JobStatus, store: str) -> CoordinatorView:
         draining=states[MemberState.DRAINING],
         spec=found.spec,
         checkpoint_step=None if found.checkpoint is None else found.checkpoint.lineage.step,
+        granted=found.granted,
+        granted_why=found.granted_why,
+        live=found.live,
     )
 
 

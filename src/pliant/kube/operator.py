@@ -20,7 +20,7 @@ from pliant.kube.api import ELASTIC_JOBS, ApiRefused, ApiUnreachable, KubeApi, L
 from pliant.kube.manifests.companions import owners
 from pliant.kube.model import Absent, CoordinatorView, ElasticJob, JobView, Pod, Unknown
 from pliant.kube.names import JOB_LABEL, PLURAL
-from pliant.kube.observe import lost_nodes, read_job, read_pod, read_view
+from pliant.kube.observe import cluster_slots, lost_nodes, read_job, read_pod, read_view
 from pliant.kube.perform import Performer
 from pliant.kube.reconcile import Observation, reconcile, report_refusal
 from pliant.kube.submissions import ReportSubmission, SubmissionFollower
@@ -66,6 +66,8 @@ class Operator:
     clock: Callable[[], float] = time.time
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     _reported_at: float = 0.0
+    _slots: int | None = None  # as last reported; None: never
+    _slots_at: float = 0.0
     _wake: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
     _lists: Lists | None = None
@@ -111,6 +113,20 @@ class Operator:
         except PliantError as error:
             log.info("the metrics were not sent: %s", error.why)
 
+    def _report_slots(self, lists: Lists, seen: list[tuple[Observation, Any]]) -> None:
+        """Tell the coordinator's pool how many slots the nodes lend, if that changed or was not told for a while.
+
+        If the coordinator does not answer, it gets the number the next time.
+        """
+        slots = cluster_slots(lists.nodes.items, ((each.job, each.pods, each.view) for each, _ in seen))
+        if slots == self._slots and self.clock() - self._slots_at < RELIST_S:
+            return
+        try:
+            self.client.report_cluster(slots)
+            self._slots, self._slots_at = slots, self.clock()
+        except PliantError as error:
+            log.info("the slots of the nodes were not reported: %s", error.why)
+
     def turn(self, *, fresh: bool) -> None:
         """Do what is to be done now. Without `fresh`, whole lists are read only if there is something to do."""
         if not self._leads():
@@ -127,7 +143,9 @@ class Operator:
             return
         lists = self._lists = self._read()
         self._follow(entries, lists, fresh=True)
-        self._act(self._plans(lists, self._read_views(lists), lists.pods.revision))
+        seen = self._observations(lists, self._read_views(lists), lists.pods.revision)
+        self._report_slots(lists, seen)
+        self._act(self._plans(seen))
 
     def _follow(self, entries: tuple[OpenSubmission, ...], lists: Lists, *, fresh: bool) -> bool:
         """Do what submissions need. With older lists only report; return False if there is more to do."""
@@ -220,8 +238,7 @@ class Operator:
             found.append((Observation(job, own, revision, view, self.clock(), refusal), item))
         return found
 
-    def _plans(self, lists: Lists, views: dict[str, JobView], revision: int) -> list[JobActions]:
-        seen = self._observations(lists, views, revision)
+    def _plans(self, seen: list[tuple[Observation, Any]]) -> list[JobActions]:
         self.metrics.reconciles.inc(len(seen))
         plans = [JobActions(each.job, item, self._decide(each, item)) for each, item in seen]
         return [plan for plan in plans if plan.actions]
@@ -245,7 +262,7 @@ class Operator:
 
         The API server refuses a status whose object changed since.
         """
-        plans = self._plans(lists, self._read_views(lists), EVERY_REVISION)
+        plans = self._plans(self._observations(lists, self._read_views(lists), EVERY_REVISION))
         if any(not isinstance(action, a.WriteStatus | a.PublishEvent) for plan in plans for action in plan.actions):
             return False
         self._act(plans)

@@ -26,7 +26,7 @@ from pliant.kube.model import (
     is_unmade,
 )
 from pliant.kube.names import FINALIZER, OPERATOR, PARAMETER_SERVER, pod_name
-from pliant.kube.scaling import RolePods, plan_change, pods_max, sort_pods
+from pliant.kube.scaling import RolePods, is_replacing, plan_change, pods_max, sort_pods, surge_of
 from pliant.kube.status import Situation, build_status, changed, has_failed, restarts_after
 
 FAILED_KEPT = 5  # pods that failed, kept for their logs while the job runs
@@ -79,7 +79,7 @@ def report_refusal(seen: Observation) -> tuple[a.Action, ...]:
     return _write(seen, Situation())
 
 
-def job_spec(settings: JobSettings) -> JobSpec:
+def job_spec(settings: JobSettings, extra_spares: int = 0) -> JobSpec:
     """Return the settings of the coordinator's job. Parameter servers count as workers there."""
     more = settings.server_count
     is_ps = settings.servers is not None
@@ -89,9 +89,11 @@ def job_spec(settings: JobSettings) -> JobSpec:
         target=Target(settings.desired + more),
         max_restarts=settings.max_restarts,
         mode=Mode.RELAUNCH if is_ps else Mode(settings.mode.lower()),
-        spares=0 if is_ps else settings.spares,
+        spares=0 if is_ps else settings.spares + extra_spares,
         roles=((PARAMETER_SERVER, more),) if is_ps else (),
         checkpoints=CheckpointPolicy(0, float(settings.checkpoint_every_s), keep=settings.checkpoint_keep),
+        queue=settings.queue,
+        priority=settings.priority,
     )
 
 
@@ -108,7 +110,7 @@ def _run(seen: Observation, view: CoordinatorView) -> tuple[a.Action, ...]:
     if view.state == "stopping":  # the coordinator refuses agents now, and pods that end are no failures
         clean = _clean(seen, view)
         return (*_write(seen, Situation(), guard=bool(clean)), *clean)
-    wanted = job_spec(spec)
+    wanted = job_spec(spec, _extra_spares(seen, view))
     restarts = restarts_after(job, seen.pods, seen.now)
     if why := restarts.failure or _deadline(seen):
         return (*_write(seen, Situation(restarts=restarts)), a.CancelJob(why, failed=True))
@@ -132,6 +134,18 @@ def _run(seen: Observation, view: CoordinatorView) -> tuple[a.Action, ...]:
     held_until = seen.now + spec.pending_s if late else _held_until(job)
     situation = Situation(restarts, reserved.all, reserved.highest, held_until, _silent(seen, view))
     return (*_write(seen, situation, guard=bool(moves or clean)), *needs, *moves, *clean)
+
+
+def _extra_spares(seen: Observation, view: CoordinatorView) -> int:
+    """Return the workers that stand by, beyond those that the user wants, while pods of an older template are replaced.
+
+    So a new worker is ready before an old one leaves.
+    """
+    role = seen.job.spec.workers
+    live = sort_pods(_of_role(seen, role.role), view.agents).live
+    if not (view.live and is_replacing(live, role.hash)):
+        return 0
+    return surge_of(seen.job.spec.wanted_pods(role.role)) * role.processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +187,13 @@ def _fill(seen: Observation, view: CoordinatorView) -> tuple[tuple[a.Action, ...
             and (exists := pod_name(job.name, name, number)) not in present
             and exists not in view.agents
         ]
-        count = spec.wanted_pods(role.role)
-        surge = max(1, count // 4)
-        waiting = waiting[: max(0, pods_max(sorted_pods.live, count, role.hash, surge) - len(sorted_pods.live))]
+        count = spec.wanted_pods(role.role, view.granted)
+        most = pods_max(sorted_pods.live, count, role.hash, surge_of(count))
+        waiting = waiting[: max(0, most - len(sorted_pods.live))]
         phantoms = tuple(_phantom(job, role, number, tier, seen.now) for _, number, tier in waiting)
         live = (*sorted_pods.live, *phantoms)
         base = count if role.role == PARAMETER_SERVER else spec.base_pods
-        change = plan_change(live, count, base, role.hash, view.agents, surge)
+        change = plan_change(live, count, base, role.hash, view)
         joined = sum(pod.name in view.agents for pod in live)
         if seen.now < _held_until(job) and joined >= base:
             change = replace(change, create=())

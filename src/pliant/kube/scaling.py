@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pliant.kube.model import AgentView, Pod
+from pliant.kube.model import AgentView, CoordinatorView, Pod
 from pliant.kube.names import BASE, SURPLUS
 
 
@@ -54,17 +54,39 @@ class Change:
 
 def pods_max(live: Sequence[Pod], wanted: int, template: str, surge: int) -> int:
     """Return the largest number of live pods: a few more than wanted while pods of an older template are replaced."""
-    return wanted + (surge if any(pod.hash != template for pod in live) else 0)
+    return wanted + (surge if is_replacing(live, template) else 0)
 
 
-def plan_change(
-    live: Sequence[Pod], wanted: int, base: int, template: str, agents: Mapping[str, AgentView], surge: int
-) -> Change:
+def is_replacing(live: Sequence[Pod], template: str) -> bool:
+    return any(pod.hash != template for pod in live)
+
+
+def surge_of(wanted: int) -> int:
+    """Return how many pods are replaced at a time."""
+    return max(1, wanted // 4)
+
+
+def ready_pods(view: CoordinatorView) -> frozenset[str]:
+    """Return the agents that can do the work of one that leaves.
+
+    Their workers train or stand by. The agent alone is enough where its workers cannot start before others leave: while
+    workers are launched together, and where the pool has no room for one more.
+    """
+    has_room = view.granted is None
+    return frozenset(
+        name
+        for name, agent in view.agents.items()
+        if agent.is_complete or not view.live or not (has_room or agent.wanted)
+    )
+
+
+def plan_change(live: Sequence[Pod], wanted: int, base: int, template: str, view: CoordinatorView) -> Change:
     """Return how to get from the live pods to the wanted number with the current template.
 
     Pods of an older template are replaced a few at a time: new pods come first, and an old one leaves when enough
-    pods have joined. A pod whose template is wrong thus never costs a working one.
+    pods are ready. A pod whose template is wrong thus never costs a working one.
     """
+    agents, surge = view.agents, surge_of(wanted)
     old = [pod for pod in live if pod.hash != template]
     current = len(live) - len(old)
     room = pods_max(live, wanted, template, surge) - len(live)
@@ -76,9 +98,11 @@ def plan_change(
         return Change()
     if not old:
         return Change(remove=_first_to_go(live, agents, surplus))
-    waiting = [pod for pod in old if pod.name not in agents]
-    joined = sum(pod.name in agents for pod in live)
-    movable = min(surplus, len(waiting) + max(0, joined - wanted))
+    ready = ready_pods(view)
+    waiting = sum(pod.name not in agents for pod in old)
+    failing = sum(pod.name in agents and pod.name not in ready for pod in old)
+    replaced = min(failing, sum(pod.name in ready for pod in live if pod.hash == template))
+    movable = min(surplus, waiting + replaced + max(0, sum(pod.name in ready for pod in live) - wanted))
     gone = _first_to_go(old, agents, movable)
     beyond = surplus - len(gone) - surge
     if beyond > 0:  # the target fell during the replacement
@@ -92,12 +116,12 @@ def _tiers(live: Sequence[Pod], base: int, count: int) -> tuple[str, ...]:
 
 
 def _first_to_go(pods: Sequence[Pod], agents: Mapping[str, AgentView], count: int) -> tuple[Pod, ...]:
-    """Return the pods that go first: pending, starting, without an active member, surplus, youngest.
+    """Return the pods that go first: pending, starting, without an active or a wanted member, surplus, youngest.
 
     A pod whose agent alone holds the state of the training stays.
     """
     holders = [name for name, agent in agents.items() if agent.holds and not agent.draining]
-    ordered = sorted(pods, key=lambda pod: (_stage(pod, agents.get(pod.name)), pod.tier == BASE, -pod.index))
+    ordered = sorted(pods, key=lambda pod: (*_stage(pod, agents.get(pod.name)), pod.tier == BASE, -pod.index))
     chosen: list[Pod] = []
     for pod in ordered:
         left = [name for name in holders if name != pod.name and all(name != other.name for other in chosen)]
@@ -107,7 +131,8 @@ def _first_to_go(pods: Sequence[Pod], agents: Mapping[str, AgentView], count: in
     return tuple(chosen)
 
 
-def _stage(pod: Pod, agent: AgentView | None) -> int:
+def _stage(pod: Pod, agent: AgentView | None) -> tuple[int, bool]:
+    """Return how much is lost with a pod. The coordinator may have chosen already whose workers are wanted no more."""
     if agent is None:
-        return 0 if not pod.scheduled else 1 if pod.phase == "Pending" else 2
-    return 3 if not agent.active else 4
+        return (0 if not pod.scheduled else 1 if pod.phase == "Pending" else 2), False
+    return (3 if not agent.active else 4), agent.wanted != 0

@@ -164,14 +164,19 @@ def _add_state(status: dict[str, Any], job: ElasticJob, pods: Sequence[Pod], vie
             status["completionSeconds"] = now
             status["reserved"] = []
     status.setdefault("state", "Suspended" if job.spec.suspend else "Starting")
-    if job.spec.suspend or status["state"] in ("Finished", "Failed", "Cancelled"):
-        if not running or status["state"] != "Suspended":
+    ended = status["state"] in ("Finished", "Failed", "Cancelled")
+    if job.spec.suspend or ended or (_waits_in_queue(view) and not running):
+        if ended or not running:
             since = status.pop("activeSince", None)
             if since is not None:
                 status["activeSeconds"] = status.get("activeSeconds", 0.0) + now - since
-    elif "activeSince" not in status and not isinstance(view, Unknown):
+    elif "activeSince" not in status and not isinstance(view, Unknown) and not _waits_in_queue(view):
         status["activeSince"] = now
         status["startTime"] = _time(now)
+
+
+def _waits_in_queue(view: JobView) -> bool:
+    return isinstance(view, CoordinatorView) and view.granted == 0
 
 
 def _add_progress(status: dict[str, Any], view: CoordinatorView, now: float) -> None:
@@ -191,8 +196,9 @@ def _add_progress(status: dict[str, Any], view: CoordinatorView, now: float) -> 
 def _worker_counts(job: ElasticJob, pods: Sequence[Pod], view: JobView, before: Mapping[str, Any]) -> dict[str, Any]:
     mine = [pod for pod in pods if pod.role == WORKER and not pod.ended]
     pending = sum(pod.phase == "Pending" for pod in mine)
-    counts: dict[str, Any] = {**before, "pods": len(mine), "pending": pending, "granted": job.spec.desired}
+    counts: dict[str, Any] = {**before, "pods": len(mine), "pending": pending}
     if isinstance(view, CoordinatorView):
+        counts["granted"] = job.spec.within(view.granted)
         servers = job.spec.server_count if view.size else 0
         active = 0 if view.ended else max(0, view.active - servers)
         counts |= {"active": active, "spare": view.spare, "joining": view.joining, "draining": view.draining}
@@ -215,7 +221,8 @@ def _conditions(
 ) -> list[_Condition]:
     state = status["state"]
     counts = status["workers"]
-    is_complete = state == "Running" and counts.get("active", 0) >= job.spec.desired
+    granted = view.granted if isinstance(view, CoordinatorView) else None
+    is_complete = state == "Running" and counts.get("active", 0) >= job.spec.within(granted)
     found = [_coordinator(job, view, status), _pods_healthy(pods, refusal, ended=job.ended, is_complete=is_complete)]
     if isinstance(view, Unknown):
         return found
@@ -223,6 +230,8 @@ def _conditions(
     ended = state in ("Finished", "Failed", "Cancelled")
     found.append(_Condition("Running", _flag(state == "Running"), state, why))
     found.append(_at_target(job, status, ended=ended))
+    if granted is not None and not ended:
+        found.append(_granted(job, granted, view))
     left = sum(not pod.ended for pod in pods)
     if job.spec.suspend and not ended:
         done = "Suspended" if not left else "Suspending"
@@ -293,6 +302,17 @@ def _at_target(job: ElasticJob, status: Mapping[str, Any], *, ended: bool) -> _C
     )
 
 
+def _granted(job: ElasticJob, granted: int, view: JobView) -> _Condition:
+    """Return what the pool grants a job in a queue, with the pool's reason."""
+    assert isinstance(view, CoordinatorView)
+    why = view.granted_why or view.why
+    if not granted:
+        return _Condition("Granted", "False", "Waiting", why)
+    workers = job.spec.within(granted)
+    reason = "Granted" if workers == job.spec.desired else "Partly"
+    return _Condition("Granted", "True", reason, f"{workers} of {job.spec.desired} workers: {why}")
+
+
 def _flag(value: bool) -> str:
     return "True" if value else "False"
 
@@ -332,7 +352,10 @@ def _reason(job: ElasticJob, view: JobView, status: Mapping[str, Any]) -> str:
             return f"{head}{conditions[kind]['message']}"
     if isinstance(view, CoordinatorView):
         is_complete = conditions["AtTarget"]["status"] == "True" and view.state == "running"
-        return f"all {job.spec.desired} workers train" if is_complete else view.why
+        if is_complete:
+            return f"all {job.spec.desired} workers train"
+        is_held = "Granted" in conditions and status["workers"].get("active", 0) == job.spec.within(view.granted)
+        return conditions["Granted"]["message"] if is_held and not view.ended else view.why
     return str(status.get("reason", "")) if isinstance(view, Absent) and job.ended else "the coordinator's job is made"
 
 

@@ -367,6 +367,13 @@ class PoolStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The slots that the nodes of a Kubernetes cluster lend to the pool now."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotOrder:
     """The job whose agent should run in a slot of a lent machine, with its script; empty: none should."""
 

@@ -175,6 +175,15 @@ MACHINE = Route(
     body=LentMachine,
     reply=api.MachineOrders,
 )
+CLUSTER = Route(
+    "cluster",
+    "POST",
+    "/v1/pool/cluster",
+    Scope.ADMIN,
+    "Report the slots that the nodes of a Kubernetes cluster lend. Only a pool of lent machines takes them.",
+    body=api.ClusterReport,
+    reply=api.PoolStatus,
+)
 SUBMIT = Route(
     "submit",
     "POST",
@@ -298,6 +307,7 @@ ROUTES: tuple[Route, ...] = (
     POOL,
     MACHINE,
     POOL_SET,
+    CLUSTER,
     SUBMIT,
     SUBMISSION,
     SUBMISSION_STOP,

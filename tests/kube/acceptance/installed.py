@@ -44,7 +44,7 @@ class Installed:
     def __init__(self, cluster: KubeCluster, folder: Path) -> None:
         self.cluster = cluster
         self.plane = cluster.plane
-        self._folder = folder
+        self.folder = folder
         self.workload = "deployment/pliant"
         self._token = ""
         self._context: ssl.SSLContext | None = None
@@ -61,7 +61,7 @@ class Installed:
     def shell(self, command: str) -> str:
         """Run a command of a page in the repository, with the programs and credentials of a user; return its output."""
         path = f"{Path(sys.executable).parent}:{cache()}:{os.environ['PATH']}"
-        env = {**os.environ, "PATH": path, "HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig)}
+        env = {**os.environ, "PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self.plane.kubeconfig)}
         env.pop("XDG_STATE_HOME", None)
         command = f"set -e -o pipefail\n{command}"
         done = subprocess.run(
@@ -75,7 +75,7 @@ class Installed:
 
     def _make_volume(self) -> None:
         """Make a volume on the disk of the first node: this cluster has no storage of its own."""
-        place = self._folder / "volume"
+        place = self.folder / "volume"
         place.mkdir(exist_ok=True)
         node = self.cluster.nodes[0].name
         terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
@@ -124,7 +124,7 @@ class Installed:
     @property
     def state(self) -> Path:
         """The folder of the user's CA and certificates."""
-        return self._folder / ".local" / "state" / "pliant"
+        return self.folder / ".local" / "state" / "pliant"
 
     def inside(self, *command: str) -> str:
         """Run a program beside a coordinator."""
@@ -201,9 +201,19 @@ class Job:
         }
 
     def wait_active(self, number: int) -> None:
-        """Wait until this many workers train together and commit steps."""
-        wait_until(lambda: self.active() == number, f"{number} active workers of {self.key}")
-        self.wait_steps(3)
+        """Wait until this many workers train together and commit steps, and the object says so."""
+        wait_until(lambda: self.trains(number), f"{number} active workers of {self.key}")
+        begin = self.step()
+        wait_until(lambda: self.step() >= begin + 3 and self.trains(number), f"steps of {number} workers of {self.key}")
+
+    def trains(self, number: int) -> bool:
+        """Return whether this many workers are in the world now. Launched ones that did not join yet are not."""
+        try:
+            found = self.installed.ask(f"/v1/jobs/{self.key}")
+        except (httpx2.HTTPError, ValueError):
+            return False
+        is_whole = sum(each["state"] == "active" for each in found["members"]) == found["job"]["size"] == number
+        return found["live"] and is_whole and self.active() == number
 
     def wait_steps(self, more: int) -> None:
         begin = self.step()
@@ -267,7 +277,7 @@ def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **
         "image": TRAINER,
         "command": ["pliant", "run", "/code/training.py", str(STEPS), str(STEP_S)],
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-        "resources": {"requests": {"cpu": "50m", "memory": MEMORY}},
+        "resources": {"requests": {"cpu": "50m", "memory": MEMORY}, **spec.pop("resources", {})},
         "volumeMounts": [{"name": "code", "mountPath": "/code"}],
     }
     template = {"spec": {"containers": [container], "volumes": [{"name": "code", "configMap": {"name": "code"}}]}}
@@ -277,7 +287,13 @@ def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **
         "metadata": {"name": "code", "namespace": namespace},
         "data": {"training.py": SCRIPT.read_text(encoding="utf-8")},
     }
-    workers = {"min": low, "max": high, "target": target, "template": template, **spec.pop("workers", {})}
+    workers: dict[str, Any] = {
+        "min": low,
+        "max": high,
+        "target": target,
+        "template": template,
+        **spec.pop("workers", {}),
+    }
     job = {
         "apiVersion": "pliant.dev/v1alpha1",
         "kind": "ElasticJob",

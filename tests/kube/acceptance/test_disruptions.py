@@ -1,6 +1,9 @@
 """Disruptions by the cluster itself: evictions, taints, quotas, full nodes, cut networks and changed templates."""
 
+import pytest
+
 from kube.acceptance.installed import Installed, elastic_job, node_with_workers, wait_until
+from kube.cluster.images import PLIANT
 
 
 def test_a_drained_node_gives_its_workers_away_and_the_budget_holds_the_minimum(
@@ -86,22 +89,80 @@ def _is_alive(pod: dict[str, object]) -> bool:
     return status.get("phase") in ("Pending", "Running")
 
 
+@pytest.mark.parametrize("way", ["both ways", "one way"])
 def test_a_node_that_is_cut_off_is_replaced_and_its_worker_is_no_member_again(
-    installed: Installed, expected: str
+    installed: Installed, expected: str, way: str
 ) -> None:
-    with elastic_job(installed, "cut", 1, 2, 2, failure={"unreachableSeconds": 15}) as job:
+    with elastic_job(installed, f"cut-{way.split()[0]}", 1, 2, 2, failure={"unreachableSeconds": 15}) as job:
         job.wait_active(2)
         node, lost = node_with_workers(installed, job)
         survivors = set(job.running()) - set(lost)
-        node.link.cut()
+        cut, heal = (node.link.cut, node.link.heal) if way == "both ways" else (node.link.mute, node.link.unmute)
+        cut()
         try:
             wait_until(lambda: not set(lost) & set(job.pods()), "the forced deletion")
             job.wait_active(2)
             assert survivors <= set(job.running())
         finally:
-            node.link.heal()
+            heal()
         node.wait_ready()
         job.judge(expected, lost=lost)
+
+
+def test_an_urgent_pod_preempts_a_pod_beyond_the_minimum_and_its_worker_leaves(
+    installed: Installed, expected: str
+) -> None:
+    plane, seats = installed.plane, installed.cluster.nodes[1:]
+    for node in seats:
+        _offer_seat(installed, node.name)
+    classes = {"priorityClassName": "pliant-base", "surplusPriorityClassName": "pliant-surplus"}
+    with elastic_job(installed, "preempted", 1, 2, 2, resources={"limits": {SEAT: "1"}}, **classes) as job:
+        job.wait_active(2)
+        base, surplus = sorted(job.running())
+        plane.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": "urgent"},
+                "value": 100_000,
+            },
+            _urgent_pod(),
+        )
+        try:
+            wait_until(lambda: plane.get("pod", "urgent")["status"]["phase"] == "Running", "the urgent pod")
+            wait_until(lambda: surplus not in job.pods() and job.trains(1), "the base alone")
+            assert base in job.running(), "a pod up to the minimum was preempted"
+            assert not job.gone(), "a worker was lost instead of asked"
+            wait_until(lambda: job.condition("PodsHealthy")[1] == "Unschedulable", "the reason")
+        finally:
+            plane.kubectl("delete", "pod", "urgent", "--wait=false")
+            plane.kubectl("delete", "priorityclass", "urgent")
+        job.wait_active(2)
+        assert base in job.running()
+        job.judge(expected)
+
+
+SEAT = "example.com/seat"
+
+
+def _offer_seat(installed: Installed, node: str) -> None:
+    """Let a node advertise one unit of a resource of its own."""
+    path, patch = f"/api/v1/nodes/{node}", {"status": {"capacity": {SEAT: "1"}}}
+    headers = {"content-type": "application/merge-patch+json"}
+    installed.plane.http().patch(f"{path}/status", json=patch, headers=headers).raise_for_status()
+    wait_until(lambda: SEAT in installed.plane.get("node", node)["status"]["allocatable"], f"the seat of {node}")
+
+
+def _urgent_pod() -> dict[str, object]:
+    command = ["python", "-c", "import threading; threading.Event().wait()"]
+    container = {"name": "main", "image": PLIANT, "imagePullPolicy": "Never", "command": command}
+    spec = {
+        "containers": [{**container, "resources": {"limits": {SEAT: "1"}}}],
+        "priorityClassName": "urgent",
+        "terminationGracePeriodSeconds": 1,
+    }
+    meta = {"name": "urgent", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def test_a_changed_template_replaces_all_workers_and_never_too_many(installed: Installed, expected: str) -> None:

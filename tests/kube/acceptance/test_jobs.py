@@ -66,6 +66,42 @@ def test_a_suspended_job_has_no_pods_and_resumes(installed: Installed, expected:
         job.judge(expected)
 
 
+def test_a_job_that_is_suspended_while_it_runs_goes_on_from_its_checkpoint(installed: Installed, expected: str) -> None:
+    with elastic_job(installed, "held", 1, 2, 2, checkpoints={"claimName": "shared"}) as job:
+        _make_shared_claim(installed, job.namespace)
+        job.wait_active(2)
+        before = set(job.running())
+        job.patch({"suspend": True})
+        wait_until(lambda: job.status().get("state") == "Suspended" and not job.pods(), "the last pod's deletion")
+        saved = job.status()["checkpoint"]["step"]
+        assert saved == job.step() > 0, "the job was suspended without its state"
+        assert job.condition("Suspended")[0] == "True"
+        job.patch({"suspend": False})
+        job.wait_active(2)
+        assert not before & set(job.running())
+        job.judge(expected)
+
+
+def _make_shared_claim(installed: Installed, namespace: str) -> None:
+    """Make a volume that all nodes can mount, in a folder that they all see, and its claim."""
+    place = installed.folder / "shared"
+    place.mkdir()
+    place.chmod(0o777)  # a volume of this kind takes no group
+    size = {"storage": "1Gi"}
+    shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    claim = {"namespace": namespace, "name": "shared"}
+    volume = {**shared, "capacity": size, "hostPath": {"path": str(place)}, "claimRef": claim}
+    installed.plane.apply(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "shared"}, "spec": volume},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": claim,
+            "spec": {**shared, "volumeName": "shared", "resources": {"requests": size}},
+        },
+    )
+
+
 def test_a_wrong_image_is_named_in_the_status_and_costs_no_worker(installed: Installed, expected: str) -> None:
     with elastic_job(installed, "image", 1, 2, 1) as job:
         job.wait_active(1)

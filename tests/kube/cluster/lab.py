@@ -115,6 +115,19 @@ class Link:
         """Undo `cut`."""
         run("ip", "link", "set", self._port, "master", BRIDGE)
 
+    def mute(self) -> None:
+        """Lose every packet that the node and its pods send. What is sent to them arrives."""
+        self._drop_sent("-I")
+
+    def unmute(self) -> None:
+        """Undo `mute`."""
+        self._drop_sent("-D")
+
+    def _drop_sent(self, change: str) -> None:
+        for chain in ("OUTPUT", "FORWARD"):
+            rule = ("iptables", "-w", change, chain, "-o", "eth0", "-j", "DROP")
+            run("nsenter", f"--net={self.namespace}", *rule)
+
     def close(self) -> None:
         """Remove the namespace and all that is in it."""
         run("ip", "netns", "delete", self.node)

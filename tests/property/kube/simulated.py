@@ -95,6 +95,7 @@ class Cluster:
     log: list[str] = field(default_factory=list)
     images_that_start: set[str] = field(default_factory=lambda: {"a", "b"})
     template_changed: bool = False
+    granted: int | None = None  # None: the job is in no queue
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -150,12 +151,34 @@ class Cluster:
         if self.job is None:
             return Absent(STORE)
         agents = {
-            name: AgentView(each.members, 0 if each.draining else each.members, each.holds, each.draining)
+            name: AgentView(
+                each.members,
+                0 if each.draining else each.members,
+                each.holds,
+                each.draining,
+                wanted=int(name in self.staffed()),
+                ready=0 if each.draining else each.members,
+            )
             for name, each in self.agents.items()
         }
         active = sum(each.active for each in agents.values())
         return CoordinatorView(
-            self.job_state, "so it is", STORE, 7.0, self.target, active, 3, 10, 0, 1, 0, agents, active, spec=self.job
+            self.job_state,
+            "so it is",
+            STORE,
+            7.0,
+            self.target,
+            active,
+            3,
+            10,
+            0,
+            1,
+            0,
+            agents,
+            active,
+            spec=self.job,
+            granted=self.granted,
+            granted_why="" if self.granted is None else f"{self.granted} for now",
         )
 
     def observe(self) -> Observation:
@@ -356,8 +379,16 @@ class Cluster:
             if self.chance.random() < 0.6:
                 del self.agents[name]
                 self._finish(name, "Succeeded", 0)
-        elif not agent.members and self.chance.random() < 0.8:
+        elif self.granted == 0:
+            agent.members, agent.holds = 0, False  # the coordinator let them save and leave
+        elif not agent.members and name in self.staffed() and self.chance.random() < 0.8:
             agent.members = 1
+
+    def staffed(self) -> list[str]:
+        """The agents that should run a worker: the earliest, up to the target and the spares."""
+        most = self.target + (self.job.spares if self.job is not None else 0)
+        staying = [name for name, each in self.agents.items() if not each.draining]
+        return staying[: most if self.granted is None else min(most, self.granted)]
 
     def _finish(self, name: str, phase: str, code: int) -> None:
         each = self.pods[name]
@@ -434,13 +465,18 @@ class Cluster:
             for pod in seen.pods
             if pod.name in view.agents and not (view.agents[pod.name].draining or pod.ended or pod.deleting_at)
         } - asked
-        wanted = seen.job.spec.wanted_pods("worker")
-        if asked and len(staying) < wanted:
+        wanted = seen.job.spec.wanted_pods("worker", view.granted)
+        if asked and len(staying) < wanted and view.granted is not None:
             raise Broken(f"{sorted(asked)} were asked to leave: {len(staying)} joined pods for {wanted} places")
+        ready = {name for name, agent in view.agents.items() if agent.is_complete}
+        if view.granted is None and asked & ready and len(ready - asked) < wanted:
+            raise Broken(f"{sorted(asked & ready)} were asked to leave: {len(ready - asked)} ready for {wanted} places")
 
     def settle(self, passes: int = 60) -> None:
         """Let everything work without faults, then check that the cluster is as it should be."""
         self.coordinator_away = False
+        if self.granted:
+            self.granted += 2  # the last worker of a job in a queue is replaced when another one has room
         for node in [*self.lost_nodes]:
             if node != DEAD_NODE:
                 self.node_returns(node)
@@ -462,7 +498,7 @@ class Cluster:
             if left:
                 raise Broken(f"pods are left after the end: {self._describe()}")
             return
-        wanted = 0 if spec.suspend else spec.wanted_pods("worker")
+        wanted = 0 if spec.suspend else spec.wanted_pods("worker", self.granted)
         good = [pod for pod in left if pod.hash == spec.workers.hash and pod.name in self.agents]
         if len(left) != wanted or len(good) != wanted:
             raise Broken(f"{len(left)} pods, {len(good)} of them joined, {wanted} wanted: {self._describe()}")
@@ -485,15 +521,22 @@ def index_of(name: str) -> int:
     return found[1]
 
 
-def run_schedule(seed: int, decide: Reconcile = reconcile, steps: int = 60) -> Cluster:
-    """Run a cluster through random faults and settle it. Raises Broken if a promise does not hold."""
+def run_schedule(seed: int, decide: Reconcile = reconcile, steps: int = 60, *, queue: bool = False) -> Cluster:
+    """Run a cluster through random faults and settle it. Raises Broken if a promise does not hold.
+
+    With `queue` the job is in a queue, and its grant changes.
+    """
     cluster = Cluster(seed, decide)
-    chance = random.Random(seed * 7919 + 1)
+    chance, grants = random.Random(seed * 7919 + 1), random.Random(seed * 104729 + 1)
+    if queue:
+        cluster.spec, cluster.granted = {**cluster.spec, "queue": "batch"}, 0
     kept: list[Observation] = []
     ended = False
     for _ in range(steps):
         draw = chance.random()
         names = sorted(cluster.pods)
+        if queue and grants.random() < 0.2:
+            cluster.granted = grants.randrange(7)
         if draw < 0.35:
             cluster.operate(stop_after=chance.choice([None, None, 1, 2, 3, 4, 5, 6, 8]))
         elif draw < 0.45 and kept:

@@ -16,11 +16,28 @@ def test_promises_hold_through_random_faults(seed: int) -> None:
     run_schedule(seed)
 
 
+@pytest.mark.parametrize("seed", range(200, 240))
+def test_promises_hold_while_the_grant_of_a_job_in_a_queue_changes(seed: int) -> None:
+    run_schedule(seed, queue=True)
+
+
 @pytest.mark.long
+@pytest.mark.parametrize("queue", [False, True])
 @pytest.mark.parametrize("first", range(1000, 21000, 1000))
-def test_promises_hold_through_thousands_of_schedules(first: int) -> None:
+def test_promises_hold_through_thousands_of_schedules(first: int, queue: bool) -> None:
     for seed in range(first, first + 1000):
-        run_schedule(seed)
+        run_schedule(seed, queue=queue)
+
+
+def test_a_job_in_a_queue_has_the_pods_of_its_grant() -> None:
+    cluster = Cluster(1, spec={"queue": "batch", "workers": {"min": 2, "max": 6, "target": 4}}, granted=0)
+    cluster.settle(10)
+    assert (cluster.pods, cluster.job is not None) == ({}, True)
+    assert cluster.status["workers"]["granted"] == 0
+    for granted, pods in ((1, 3), (6, 4), (2, 4)):
+        cluster.granted = granted
+        cluster.settle(30)
+        assert len([each for each in cluster.pods.values() if not each.pod.ended]) == pods
 
 
 def running(target: int = 3) -> Cluster:

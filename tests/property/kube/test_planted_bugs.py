@@ -40,12 +40,22 @@ BUGS = {
     ),
     "old pods leave before new ones have joined": (
         "scaling",
-        "    movable = min(surplus, len(waiting) + max(0, joined - wanted))",
+        "    movable = min(surplus, waiting + replaced + max(0, sum(pod.name in ready for pod in live) - wanted))",
         "    movable = surplus",
+    ),
+    "an old pod leaves when the new agent is there, before its worker is": (
+        "scaling",
+        "if agent.is_complete or not view.live or not (has_room or agent.wanted)",
+        "if agent or has_room",
+    ),
+    "no worker stands by while pods are replaced": (
+        "reconcile",
+        "    return surge_of(seen.job.spec.wanted_pods(role.role)) * role.processes",
+        "    return 0",
     ),
     "pods of an older template are never replaced": (
         "scaling",
-        "    movable = min(surplus, len(waiting) + max(0, joined - wanted))",
+        "    movable = min(surplus, waiting + replaced + max(0, sum(pod.name in ready for pod in live) - wanted))",
         "    movable = 0",
     ),
     "a pod of a silent node is never given up": (
@@ -62,6 +72,11 @@ BUGS = {
         "reconcile",
         '        cancel = () if view.state == "stopping" else (a.CancelJob("the ElasticJob was deleted"),)\n',
         '        cancel = tuple(a.DeletePod(pod.name, pod.uid, "deleted") for pod in seen.pods)\n',
+    ),
+    "a grant is not looked at": (
+        "reconcile",
+        "spec.wanted_pods(role.role, view.granted)",
+        "spec.wanted_pods(role.role)",
     ),
     "surplus pods stay": (
         "scaling",
@@ -105,6 +120,7 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
     for seed in SEEDS:
         try:
             run_schedule(seed, decide)
+            run_schedule(seed, decide, queue=True)
         except Broken:
             return
     pytest.fail(f"no schedule of {len(SEEDS)} caught: {bug}")

@@ -25,6 +25,33 @@ def test_a_pool_is_stored_and_read_again() -> None:
     assert second.pool == Pool(10)
 
 
+def test_a_pool_of_lent_machines_takes_the_slots_of_a_cluster_and_keeps_them() -> None:
+    store = MemoryStore("store")
+    pools = PoolRegistry(store)
+    pools.set_cluster_slots(4)  # there is no pool that could have them
+    assert store.read("@pool") is None
+    pools.set(Pool(8))
+    pools.set_cluster_slots(4)
+    assert pools.pool == Pool(8), "a pool of a fixed size"
+    pools.set(Pool(0, is_lent=True))
+    pools.set_cluster_slots(4)
+    pools.set(Pool(0, is_lent=True, queues=(QueueRule("batch"),)))
+    assert pools.pool is not None
+    assert (pools.pool.cluster_slots, pools.pool.queues) == (4, (QueueRule("batch"),))
+    after = PoolRegistry(store)
+    after.load()
+    assert after.pool == pools.pool
+    pools.set(Pool(3))
+    assert pools.pool == Pool(3)
+
+
+def test_a_cluster_cannot_lend_a_negative_number_of_slots() -> None:
+    pools = PoolRegistry(MemoryStore("store"))
+    pools.set(Pool(0, is_lent=True))
+    with pytest.raises(BadInput, match="a cluster can lend 0 to"):
+        pools.set_cluster_slots(-1)
+
+
 def test_a_wrong_pool_is_refused() -> None:
     with pytest.raises(BadInput, match="a pool must have 0 to"):
         PoolRegistry(MemoryStore("store")).set(Pool(-1))

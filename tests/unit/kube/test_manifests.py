@@ -221,6 +221,8 @@ def test_every_setting_of_the_schema_is_read() -> None:
         "priorityClassName",
         "surplusPriorityClassName",
         "managedBy",
+        "queue",
+        "priority",
         "activeDeadlineSeconds",
         "ttlSecondsAfterFinished",
         "podsAfterFinish",

@@ -40,3 +40,44 @@ def test_a_failed_pod_is_a_problem_until_the_job_has_all_its_workers_again() -> 
     whole = status(VIEW, FAILED)
     assert healthy(whole) == ("True", "Healthy")
     assert whole["reason"] == "all 4 workers train"
+
+
+def condition(found: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    return next(
+        ((each["status"], each["reason"], each["message"]) for each in found["conditions"] if each["type"] == kind),
+        ("", "", ""),
+    )
+
+
+def test_a_job_that_waits_in_a_queue_says_why_and_uses_no_time() -> None:
+    waiting = replace(VIEW, state="waiting", active=0, size=0, granted=0, granted_why="1 of 2 jobs before it waits")
+    found = status(waiting)
+    assert condition(found, "Granted") == ("False", "Waiting", "1 of 2 jobs before it waits")
+    assert found["reason"] == "1 of 2 jobs before it waits"
+    assert found["workers"]["granted"] == 0
+    assert "activeSince" not in found
+    assert status(replace(waiting, granted=2))["activeSince"] == 100.0
+
+
+def test_a_job_that_lost_its_grant_stops_its_clock_once_its_pods_have_ended() -> None:
+    waiting = replace(VIEW, state="waiting", granted=0)
+    running = replace(elastic_job(), status={"coordinatorJob": VIEW.identity, "activeSince": 60.0})
+    assert status(waiting, Pod("digits-w1", "u1", 3, "worker", 1, "base", "h", 0.0), job=running)["activeSince"] == 60.0
+    assert status(waiting, job=running)["activeSeconds"] == 40.0
+
+
+def test_a_job_with_all_that_it_was_granted_is_complete_and_names_the_pool_s_reason() -> None:
+    held = replace(VIEW, active=2, size=2, granted=2, granted_why="urgent has 6 of the 8 slots")
+    found = status(held, FAILED)
+    assert healthy(found) == ("True", "Healthy")
+    assert condition(found, "Granted") == ("True", "Partly", "2 of 4 workers: urgent has 6 of the 8 slots")
+    assert condition(found, "AtTarget")[:2] == ("False", "Waiting")
+    assert found["reason"] == "2 of 4 workers: urgent has 6 of the 8 slots"
+    all_of_it = status(replace(VIEW, granted=4, granted_why="all that it wants"))
+    assert condition(all_of_it, "Granted")[:2] == ("True", "Granted")
+    assert all_of_it["reason"] == "all 4 workers train"
+
+
+def test_a_job_in_no_queue_has_no_grant_to_report() -> None:
+    assert condition(status(VIEW), "Granted") == ("", "", "")
+    assert status(VIEW)["workers"]["granted"] == 4

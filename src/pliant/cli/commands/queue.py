@@ -68,7 +68,8 @@ def queue(ctx: click.Context, flags: Flags, as_json: bool) -> None:
     "--slots",
     metavar="N|auto",
     type=parse_slots,
-    help="Places for workers in the pool; auto: those of the machines that `pliant agent --pool` lends.",
+    help="Places for workers in the pool; auto: those of the machines that `pliant agent --pool` lends, and of "
+    "labelled nodes of a Kubernetes cluster.",
 )
 @click.option("--spot", metavar="N", type=click.IntRange(0), help="How many of them are spot.  [default: 0]")
 @click.option(
@@ -126,6 +127,8 @@ def _print_pool(found: PoolStatus) -> None:
     spot = f", {pool.spot} of them spot" if pool.spot else ""
     lent = " of lent machines" if pool.is_lent else ""
     click.echo(f"pool  {pool.slots} slots{lent}{spot}; {held} granted or in use")
+    if pool.cluster_slots:
+        click.echo(f"nodes of the cluster  {pool.cluster_slots} slots")
     for machine in found.machines:
         jobs = sorted({slot.job for slot in machine.slots if slot.job})
         in_use = f"{sum(bool(slot.job) for slot in machine.slots)} of {len(machine.slots)} slots in use"

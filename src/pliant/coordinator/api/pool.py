@@ -1,4 +1,4 @@
-"""The handlers of the pool: show it, set it, and take the reports of lent machines."""
+"""The handlers of the pool: show it, set it, and take the reports of lent machines and nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ class PoolHandlers:
         self._require_leadership = require_leadership
 
     def by_name(self) -> dict[str, Handler]:
-        return {"pool": self._show, "pool-set": self._set, "machine": self._report_machine}
+        return {
+            "pool": self._show,
+            "pool-set": self._set,
+            "machine": self._report_machine,
+            "cluster": self._report_cluster,
+        }
 
     async def _show(self, _: Call) -> bytes:
         self._require_leadership()
@@ -46,6 +51,13 @@ class PoolHandlers:
         assert isinstance(call.body, Pool)
         self._require_leadership()
         await self._reads.call(partial(self._pools.set, call.body))
+        self._service.scheduler.pool = self._pools.pool
+        return await self._show(call)
+
+    async def _report_cluster(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.ClusterReport)
+        self._require_leadership()
+        await self._reads.call(partial(self._pools.set_cluster_slots, call.body.slots))
         self._service.scheduler.pool = self._pools.pool
         return await self._show(call)
 

@@ -94,10 +94,10 @@ class Scheduler:
     def _with_lent_slots(
         self, pool: Pool, demands: tuple[Demand, ...], leaving: tuple[Leaving, ...], now: float
     ) -> Pool:
-        """Return the pool with the slots of lent machines. A new leader does not know all machines at once."""
+        """Return the pool with the slots that are lent. A new leader does not know all machines at once."""
         if not pool.is_lent:
             return pool
-        slots = self.machines.slots(now)
+        slots = self.machines.slots(now) + pool.cluster_slots
         if self._led_since is not None and self._led_since > now - SETTLE_S:
             slots = max(slots, sum(max(x.held, x.granted) for x in demands) + sum(x.held for x in leaving))
         return replace(pool, slots=slots)

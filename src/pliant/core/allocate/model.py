@@ -33,6 +33,7 @@ class Pool:
     """The machines of all jobs, counted in slots: places for one worker each. `spot` of them may be taken away.
 
     With `is_lent` the slots are those of the machines that are lent at the moment, and `slots` is 0 in the store.
+    `cluster_slots` are those of them that the nodes of a Kubernetes cluster lend, as its operator last reported.
     """
 
     slots: int
@@ -40,6 +41,7 @@ class Pool:
     queues: tuple[QueueRule, ...] = ()
     is_lent: bool = False
     prices: Prices = ()
+    cluster_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ def bad_pool(pool: Pool) -> str:
         return f"a pool must have 0 to {SLOTS_MAX} slots; got {pool.slots}"
     if pool.is_lent and (pool.slots or pool.spot):
         return "a pool of lent machines has the slots that they lend: leave out the numbers of slots and spot slots"
+    if pool.cluster_slots and not pool.is_lent:
+        return "only a pool of lent machines takes the slots of a cluster: set it with `pliant queue set --slots auto`"
+    if not 0 <= pool.cluster_slots <= SLOTS_MAX:
+        return f"a cluster can lend 0 to {SLOTS_MAX} slots; got {pool.cluster_slots}"
     if not 0 <= pool.spot <= pool.slots:
         return f"the spot slots must be 0 to {pool.slots}, the size of the pool; got {pool.spot}"
     names = [rule.name for rule in pool.queues]

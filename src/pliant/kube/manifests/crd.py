@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pliant.core.job.validation import PRIORITY_MAX
+from pliant.core.model.names import NAME_MAX
 from pliant.core.submissions import PROCESSES_MAX, SERVERS_MAX, SIZE_MAX, TASK_MAX
 from pliant.kube.names import GROUP, KIND, PLURAL, VERSION
 
@@ -143,6 +145,13 @@ def _spec() -> Schema:
             "priorityClassName": _text("The priority class of pods up to min."),
             "surplusPriorityClassName": _text("The priority class of pods beyond min; default priorityClassName."),
             "managedBy": _text("Another controller that runs this job. Immutable.", 63),
+            "queue": {
+                **_text("The queue of the pool that grants the workers. Without it the job gets its target.", NAME_MAX),
+                "pattern": "^[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?$",
+            },
+            "priority": _integer(
+                -PRIORITY_MAX, PRIORITY_MAX, about="The priority among the jobs of the pool: higher first."
+            ),
             "activeDeadlineSeconds": _integer(
                 1, about="The job fails after this time; suspension does not count.", wide=True
             ),
@@ -162,6 +171,12 @@ def _spec() -> Schema:
             ),
             ("self.strategy != 'ParameterServer' || self.mode != 'Live'", "mode Live needs strategy AllReduce"),
             ("self.strategy == oldSelf.strategy", "strategy is immutable"),
+            ("!has(self.priority) || has(self.queue)", "priority has no effect without queue"),
+            ("!has(self.queue) || self.strategy == 'AllReduce'", "queue needs strategy AllReduce"),
+            (
+                "has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue)",
+                "queue is immutable",
+            ),
             (
                 (
                     "has(self.managedBy) == has(oldSelf.managedBy) && "
