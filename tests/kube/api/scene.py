@@ -14,7 +14,7 @@ import httpx2
 from e2e.running import wait_for
 from kube.cluster.control_plane import ControlPlane
 from pliant.client import Client
-from pliant.core.messages import AgentJoin, AgentLeave
+from pliant.core.messages import AgentJoin, AgentLeave, Cancel
 from pliant.core.model.names import AgentId
 from pliant.errors import PliantError
 from pliant.kube.api import KubeApi
@@ -146,8 +146,11 @@ class Scene:
         return len(self.live()) == size and len(agents) == size and not any(agents.values())
 
     def delete_jobs(self) -> None:
-        """Delete all jobs without the operator."""
+        """Delete all jobs without the operator, and end the coordinator's, so that no later job waits for them."""
         for item in self.http.get(self.path).json()["items"]:
             path = f"{self.path}/{item['metadata']['name']}"
             self.http.patch(path, json={"metadata": {"finalizers": None}}, headers=MERGE)
             self.http.delete(path)
+        for line in self.client.jobs():
+            if line.name.startswith(f"{self.namespace}.") and not line.state.ended:
+                self.client.send(line.name, Cancel("the test has ended"))
