@@ -254,7 +254,7 @@ class AgentProcess:
         if code > 0:  # its last output is about to be read, which takes a moment
             threading.Thread(target=self._read_failure, args=(member, code), daemon=True).start()
         else:
-            self._inbox.put(v.WorkerEnded(member, code))
+            self._inbox.put(v.WorkerEnded(member, code, self._workers.ended(member, code)))
 
     def _read_failure(self, member: MemberId, code: int) -> None:
         error = self._workers.ended(member, code)

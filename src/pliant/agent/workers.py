@@ -18,6 +18,7 @@ from pliant.agent.logs.capture import OutputSink, OutputStream
 from pliant.agent.logs.rotate import remove_oldest
 from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
+from pliant.agent.process.cgroups import MemoryKills
 from pliant.agent.process.client import Processes
 from pliant.agent.process.script import Script
 from pliant.agent.process.template import TORCH, WARMING
@@ -66,6 +67,7 @@ class Workers:
         self._envs: dict[MemberId, dict[str, str]] = {}
         self._envs_of: tuple[Seat, ...] = ()
         self._reported_reasons: set[str] = set()
+        self._memory_kills = MemoryKills()
         self.first_failure = ""  # the message about the worker that failed first
 
     def open(self, env: Mapping[str, str], surroundings: WorkerEnvironment) -> None:
@@ -235,10 +237,10 @@ class Workers:
     # ------------------------------------------------------------------------------------------- ends
 
     def ended(self, member: MemberId, code: int) -> str:
-        """Return a failed worker's error in one line, empty if there is none. Safe from any thread."""
+        """Return a worker's error in one line, or why it was killed; empty if there is none. Safe from any thread."""
         worker = self._running.get(member)
         if worker is None or code <= 0:
-            return ""
+            return self._memory_kills.explain(code)
         worker.sink.wait(LAST_WORDS_S)
         assert self._surroundings is not None
         found = failure.read_failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())

@@ -83,6 +83,22 @@ def test_a_worker_that_fits_nowhere_is_named_and_the_job_ends_without_it(install
         assert job.pods() == {}, "a pod of a finished job was made again"
 
 
+def test_a_worker_out_of_memory_is_named_with_its_limit_and_the_others_go_on(
+    installed: Installed, expected: str
+) -> None:
+    with elastic_job(installed, "memory", 1, 2, 2, resources={"limits": {"memory": "900Mi"}}) as job:
+        job.wait_active(2)
+        victim, survivor = sorted(job.running())
+        job.kubectl("exec", victim, "--", "sh", "-c", ": > /tmp/eat")
+        wait_until(job.gone, "the kernel to kill the worker")
+        # Under control groups of version 2 the whole container ends, and the pod has the reason.
+        reasons = f"{job.gone()} {job.condition('PodsHealthy')} {job.object()['status']}"
+        assert "out of memory (limit 900" in reasons, reasons
+        job.wait_active(2)
+        assert survivor in job.running()
+        job.judge(expected, lost=[victim])
+
+
 def _is_alive(pod: dict[str, object]) -> bool:
     status = pod["status"]
     assert isinstance(status, dict)

@@ -1,6 +1,7 @@
 """A small live training in deterministic mode, for pods. Its steps take a while, until the file `hurry` exists.
 
-Pods get it from a ConfigMap. At the end each worker prints one JSON object with the hash of its weights.
+The file `eat` makes a worker take more memory than its pod may have. Pods get the script from a ConfigMap. At the end
+each worker prints one JSON object with the hash of its weights.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ import pliant.torch as pliant
 STEPS = int(sys.argv[1])
 STEP_S = float(sys.argv[2])
 HURRY = Path("/tmp/hurry")
+EAT = Path("/tmp/eat")
 STEPS_PER_EPOCH = 16
 
 
@@ -44,6 +46,9 @@ def main() -> None:
         for a, b in run:
             if not HURRY.exists():
                 pause.wait(STEP_S)
+            if EAT.exists():
+                EAT.unlink()
+                bytearray(b"1") * (4 << 30)
             run.backward(nn.functional.cross_entropy(model(a), b))
             run.step()
     weights = hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest()

@@ -1,16 +1,18 @@
-"""The number of CPUs that this process may use: those it is bound to, or fewer by the quota of its control group.
+"""The limits of this process's control groups: CPUs and memory.
 
-A container usually sees all CPUs of its machine, and has a quota for some of them.
+A container usually sees all CPUs and the whole memory of its machine, and may use some of them.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import signal
+import threading
 from pathlib import Path
 
 ROOT = Path("/")
+UNLIMITED = 1 << 60
 
 
 def usable_cpus(root: Path = ROOT) -> int:
@@ -22,38 +24,81 @@ def usable_cpus(root: Path = ROOT) -> int:
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return the CPUs that the control groups of this process grant, by version 1 or 2; None if there is no limit."""
-    quotas = []
+    quotas = [_quota(folder) for folder in _folders(root, "cpu")]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def memory_limit(root: Path = ROOT) -> int | None:
+    """Return the bytes of memory that the control groups of this process grant; None if there is no limit."""
+    limits = [_memory(folder) for folder in _folders(root, "memory")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_kills(root: Path = ROOT) -> int:
+    """Return how many processes in the control group of this process the kernel has killed for lack of memory."""
+    for folder in reversed(_folders(root, "memory")):
+        for name in ("memory.events", "memory.oom_control"):
+            for line in _read(folder / name).splitlines():
+                key, _, count = line.partition(" ")
+                if key == "oom_kill" and count.isdecimal():
+                    return int(count)
+    return 0
+
+
+class MemoryKills:
+    """The kernel's kills for lack of memory since the last look. Safe from any thread."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._seen = memory_kills(root)
+
+    def explain(self, code: int) -> str:
+        """Return why a process with this exit status was killed; empty if the kernel killed none for lack of memory."""
+        with self._lock:
+            if code != -signal.SIGKILL or memory_kills(self._root) <= self._seen:
+                return ""
+            self._seen += 1
+        limit = memory_limit(self._root)
+        allowed = "of its machine" if limit is None else f"(limit {limit / 2**20:,.0f} MiB)"
+        return f"out of memory {allowed}"
+
+
+def _folders(root: Path, controller: str) -> list[Path]:
+    """Return the folders of this process's group and of those above it, the topmost first, by version 1 or 2.
+
+    In a container the mount itself is the group.
+    """
+    found = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        names = controllers.split(",")
-        if not controllers:
-            quotas += _along(root / "sys/fs/cgroup", group, _quota_v2)
-        elif "cpu" in names:
-            quotas += _along(_mount_v1(root, controllers), group, _quota_v1)
-    return min(quotas, default=None)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = _mount_v1(root, controllers, controller) if controllers else root / "sys/fs/cgroup"
+        parts = [part for part in group.split("/") if part not in ("", "..")]
+        found += [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+    return found
 
 
-def _mount_v1(root: Path, controllers: str) -> Path:
-    """Return the hierarchy of the `cpu` controller, which may share one with others such as `cpuacct`."""
+def _mount_v1(root: Path, controllers: str, controller: str) -> Path:
+    """Return the hierarchy of a controller, which may share one with others, as `cpu` does with `cpuacct`."""
     folder = root / "sys/fs/cgroup"
-    return next((path for path in (folder / controllers, folder / "cpu") if path.is_dir()), folder / "cpu")
+    return next((path for path in (folder / controllers, folder / controller) if path.is_dir()), folder / controller)
 
 
-def _along(mount: Path, group: str, quota_of: Callable[[Path], float | None]) -> list[float]:
-    """Return the quotas of a group and of those above it. In a container the mount itself is the group."""
-    parts = [part for part in group.split("/") if part not in ("", "..")]
-    folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return [quota for folder in folders if (quota := quota_of(folder)) is not None]
-
-
-def _quota_v2(folder: Path) -> float | None:
+def _quota(folder: Path) -> float | None:
     fields = _read(folder / "cpu.max").split()
-    return _ratio(*fields) if len(fields) == 2 else None
-
-
-def _quota_v1(folder: Path) -> float | None:
+    if len(fields) == 2:
+        return _ratio(*fields)
     return _ratio(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
+
+
+def _memory(folder: Path) -> int | None:
+    """Return a group's limit. Version 1 has a huge number where there is none."""
+    texts = [_read(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes")]
+    limits = [int(text) for text in texts if text.isdecimal() and int(text) < UNLIMITED]
+    return min(limits, default=None)
 
 
 def _ratio(quota: str, period: str) -> float | None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant import settings
+from pliant.agent.process.cgroups import usable_cpus
 from pliant.cli.connect import Flags
-from pliant.cli.run.cgroup_cpus import usable_cpus
 from pliant.cli.run.endpoint import (
     EndpointFacts,
     configured_tls,

@@ -480,7 +480,8 @@ def _exited(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
 
 
 def _member_exited(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
-    how = f"its process ended with {describe_exit(command.code)}"
+    killed = f": {command.error}" if command.code < 0 and command.error else ""
+    how = f"its process ended with {describe_exit(command.code)}{killed}"
     leaves = job.newest is None or command.member not in job.newest.members or job.members[command.member].draining
     if command.code == 0 and leaves and not _holds_shards(job, command.member):
         # It was to leave, or was never needed. Its `Leave` did not arrive, most likely because no coordinator answered.

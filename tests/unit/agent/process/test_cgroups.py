@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.run.cgroup_cpus import cpu_quota, usable_cpus
+from pliant.agent.process.cgroups import MemoryKills, cpu_quota, memory_kills, memory_limit, usable_cpus
 
 
 def files(root: Path, **contents: str) -> Path:
@@ -57,3 +57,42 @@ def test_a_part_of_a_cpu_counts_as_a_whole_one_within_those_there_are(
     assert usable_cpus(version_2(tmp_path, "/", ("", "150000 100000"))) == 2
     assert usable_cpus(version_2(tmp_path, "/", ("", "100 100000"))) == 1
     assert usable_cpus(version_2(tmp_path, "/", ("", "9900000 100000"))) == 64
+
+
+def test_the_narrowest_limit_of_memory_counts_in_both_versions(tmp_path: Path) -> None:
+    root = files(tmp_path / "two", proc__self__cgroup="0::/a\n", sys__fs__cgroup__memory_dot_max="max\n")
+    assert memory_limit(root) is None
+    assert memory_limit(files(root, sys__fs__cgroup__a__memory_dot_max="1048576\n")) == 1048576
+    one = files(tmp_path / "one", proc__self__cgroup="5:memory:/pod\n")
+    for group, limit in (("", str((1 << 63) - 4096)), ("pod", "2097152")):
+        folder = one / "sys/fs/cgroup/memory" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    assert memory_limit(one) == 2097152
+
+
+@pytest.mark.parametrize("name", ["memory.events", "memory.oom_control"])
+def test_a_kill_for_lack_of_memory_explains_one_signal(tmp_path: Path, name: str) -> None:
+    controllers, mount = ("", "sys/fs/cgroup") if name == "memory.events" else ("memory", "sys/fs/cgroup/memory")
+    files(tmp_path, proc__self__cgroup=f"5:{controllers}:/pod\n")
+    folder = tmp_path / mount / "pod"
+    folder.mkdir(parents=True)
+
+    def kernel_killed(count: int) -> None:
+        (folder / name).write_text(f"low 0\noom_kill {count}\noom_group_kill 7\n")
+
+    kernel_killed(2)
+    kills = MemoryKills(tmp_path)
+    assert kills.explain(-9) == ""
+    kernel_killed(4)
+    assert memory_kills(tmp_path) == 4
+    assert kills.explain(-15) == kills.explain(1) == ""
+    assert kills.explain(-9) == "out of memory of its machine"
+    (folder / ("memory.max" if name == "memory.events" else "memory.limit_in_bytes")).write_text("314572800\n")
+    assert kills.explain(-9) == "out of memory (limit 300 MiB)"
+    assert kills.explain(-9) == ""
+
+
+def test_without_control_groups_nothing_is_explained(tmp_path: Path) -> None:
+    assert memory_kills(tmp_path) == 0
+    assert MemoryKills(tmp_path).explain(-9) == ""

@@ -176,6 +176,11 @@ def test_a_worker_that_was_made_to_end_is_lost_and_nothing_is_held_against_the_j
     assert made(job, m.Exited(B, code)) == (m.MemberGone(NOW, B, "lost", f"its process ended with {how}"),)
 
 
+def test_a_worker_that_was_killed_has_the_agent_s_reason() -> None:
+    gone = m.MemberGone(NOW, B, "lost", "its process ended with signal 9: out of memory (limit 300 MiB)")
+    assert made(running(3), m.Exited(B, -9, "out of memory (limit 300 MiB)")) == (gone,)
+
+
 def test_a_worker_that_was_to_go_has_left_though_its_word_of_it_never_came() -> None:
     job = after(running(3), drain(C))
     assert job.newest is not None
