@@ -5,6 +5,8 @@
 #   --job_name             --task            --num_workers           --workers MIN:MAX
 #   --num_ps_pods          --ps-num          --worker_resource_limit --limit
 #   --envs                 --env             --checkpoint_dir        --claim, a volume claim
+#
+# The program is TensorFlow's. A program with pliant.tasks needs --mode tasks, and its parameter servers are Pliant's.
 set -eu
 image=$1
 shift

@@ -29,8 +29,8 @@ EDITS = {
     "cli/run/plan.py": (
         "    max_restarts: int = 3\n",
         "    max_restarts: int = 3\n    patience: int = 3\n",
-        "            max_restarts=options.max_restarts,\n",
-        "            max_restarts=options.max_restarts,\n            patience=options.patience,\n",
+        "        max_restarts=options.max_restarts,\n",
+        "        max_restarts=options.max_restarts,\n        patience=options.patience,\n",
     ),
     "cli/commands/status.py": (
         '        ("revision", ',

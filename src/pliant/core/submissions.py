@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pliant.core.messages.rejection import Code, Rejection
+from pliant.core.model.job import Mode
 
 TASK_MAX = 40  # characters: pods, Services and labels are named after it
 SIZE_MAX = 4096
@@ -42,11 +43,12 @@ class Submission:
     size_max: int
     command: tuple[str, ...] = ()
     target: int | None = None
-    servers: int = 0  # parameter servers; 0: AllReduce
+    servers: int = 0  # parameter servers; 0: AllReduce; Pliant's own if the mode is tasks
     processes: int = 1  # workers in each pod
     claim: str | None = None  # a volume claim for checkpoints
     limits: tuple[tuple[str, str], ...] = ()  # (resource, amount), such as ("nvidia.com/gpu", "1")
     environment: tuple[tuple[str, str], ...] = ()
+    mode: Mode = Mode.AUTO
 
 
 def bad_submission(wanted: Submission) -> str:
@@ -74,6 +76,8 @@ def _bad_size(wanted: Submission) -> str:
         return f"target must lie between {wanted.size_min} and {wanted.size_max}; got {wanted.target}"
     if not 0 <= wanted.servers <= SERVERS_MAX:
         return f"a job has 0 to {SERVERS_MAX} parameter servers; got {wanted.servers}"
+    if wanted.servers and wanted.mode is Mode.LIVE:
+        return "a live job has no parameter servers; choose the mode tasks, or no servers"
     if not 1 <= wanted.processes <= PROCESSES_MAX:
         return f"a pod has 1 to {PROCESSES_MAX} processes; got {wanted.processes}"
     return ""

@@ -63,6 +63,16 @@ class JobSettings:
         return (self.workers,) if self.servers is None else (self.servers, self.workers)
 
     @property
+    def is_task_queue(self) -> bool:
+        """Return whether the job is a task queue, whose parameter servers are Pliant's own."""
+        return self.mode == "Tasks"
+
+    @property
+    def seated_servers(self) -> int:
+        """The parameter servers that run the user's script, so that they count as workers at the coordinator."""
+        return 0 if self.is_task_queue else self.server_count
+
+    @property
     def desired(self) -> int:
         """The number of workers wanted, at most the target, as one of `sizes` if they are given."""
         size = min(max(self.size_max if self.target is None else self.target, self.size_min), self.size_max)
@@ -155,11 +165,13 @@ class AgentView:
     grace_s: float = 0.0
     wanted: int | None = None  # the workers that it should run; None: not known
     ready: int = 0  # members that train or stand by
+    capacity: int = 1  # 0: it runs a parameter server and no worker
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all workers that it should run are ready."""
-        return 0 < (self.wanted or 0) <= self.ready
+        """Return whether all workers that it should run are ready, or its parameter server is."""
+        least = (self.wanted or 0) if self.capacity else 1
+        return 0 < least <= self.ready
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,7 @@ def read_view(found: JobStatus, store: str) -> CoordinatorView:
             grace_s=each.grace_s,
             wanted=each.wanted,
             ready=ready[each.id],
+            capacity=each.capacity,
         )
         for each in found.agents
     }

@@ -80,17 +80,16 @@ def report_refusal(seen: Observation) -> tuple[a.Action, ...]:
 
 
 def job_spec(settings: JobSettings, extra_spares: int = 0) -> JobSpec:
-    """Return the settings of the coordinator's job. Parameter servers count as workers there."""
-    more = settings.server_count
-    is_ps = settings.servers is not None
+    """Return the settings of the coordinator's job. Servers that run the user's script count as workers there."""
+    more = settings.seated_servers
     return JobSpec(
         size_min=settings.size_min + more,
         size_max=settings.size_max + more,
         target=Target(settings.desired + more),
         max_restarts=settings.max_restarts,
-        mode=Mode.RELAUNCH if is_ps else Mode(settings.mode.lower()),
-        spares=0 if is_ps else settings.spares + extra_spares,
-        roles=((PARAMETER_SERVER, more),) if is_ps else (),
+        mode=Mode.RELAUNCH if more else Mode(settings.mode.lower()),
+        spares=0 if more else settings.spares + extra_spares,
+        roles=((PARAMETER_SERVER, more),) if more else (),
         checkpoints=CheckpointPolicy(0, float(settings.checkpoint_every_s), keep=settings.checkpoint_keep),
         queue=settings.queue,
         priority=settings.priority,
@@ -117,8 +116,8 @@ def _run(seen: Observation, view: CoordinatorView) -> tuple[a.Action, ...]:
     settings: tuple[a.Action, ...] = ()
     if isinstance(view.spec, JobSpec) and replace(view.spec, target=None) != replace(wanted, target=None):
         settings = (a.CreateJob(wanted, only_settings=True),)
-    elif view.target != spec.desired + spec.server_count and not spec.suspend:
-        settings = (a.ResizeJob(spec.desired + spec.server_count),)
+    elif view.target != spec.desired + spec.seated_servers and not spec.suspend:
+        settings = (a.ResizeJob(spec.desired + spec.seated_servers),)
     marks = tuple(
         a.MarkJoined(pod.name, pod.uid)
         for pod in seen.pods

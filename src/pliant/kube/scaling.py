@@ -69,8 +69,8 @@ def surge_of(wanted: int) -> int:
 def ready_pods(view: CoordinatorView) -> frozenset[str]:
     """Return the agents that can do the work of one that leaves.
 
-    Their workers train or stand by. The agent alone is enough where its workers cannot start before others leave: while
-    workers are launched together, and where the pool has no room for one more.
+    Their workers train or stand by, or their parameter server runs. The agent alone is enough where its workers cannot
+    start before others leave: while workers are launched together, and where the pool has no room for one more.
     """
     has_room = view.granted is None
     return frozenset(

@@ -199,10 +199,19 @@ def _worker_counts(job: ElasticJob, pods: Sequence[Pod], view: JobView, before: 
     counts: dict[str, Any] = {**before, "pods": len(mine), "pending": pending}
     if isinstance(view, CoordinatorView):
         counts["granted"] = job.spec.within(view.granted)
-        servers = job.spec.server_count if view.size else 0
-        active = 0 if view.ended else max(0, view.active - servers)
-        counts |= {"active": active, "spare": view.spare, "joining": view.joining, "draining": view.draining}
+        active, spare = _active_and_spare(job, view)
+        counts |= {"active": active, "spare": spare, "joining": view.joining, "draining": view.draining}
     return counts
+
+
+def _active_and_spare(job: ElasticJob, view: CoordinatorView) -> tuple[int, int]:
+    """Return the workers that train and those that stand by. A worker of a task queue that waits for a shard trains."""
+    if view.ended:
+        return 0, view.spare
+    if job.spec.is_task_queue:
+        return sum(agent.ready for agent in view.agents.values() if agent.capacity), 0
+    servers = job.spec.seated_servers if view.size else 0
+    return max(0, view.active - servers), view.spare
 
 
 # ---------------------------------------------------------------------------------------------- conditions

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pliant.core.model.job import Mode
 from pliant.core.submissions import Submission, bad_submission
 from pliant.errors import BadInput
 from pliant.kube.names import GROUP, KIND, SUBMISSION_ANNOTATION, SUBMISSION_LABEL, VERSION
@@ -34,6 +35,8 @@ def submitted_job(wanted: Submission, namespace: str, mark: str | None = None) -
     if wanted.servers:
         spec["strategy"] = "ParameterServer"
         spec["parameterServers"] = {"count": wanted.servers, "template": _template(wanted)}
+    if wanted.mode is not Mode.AUTO:
+        spec["mode"] = wanted.mode.capitalize()
     if wanted.claim is not None:
         spec["checkpoints"] = {"claimName": wanted.claim}
     meta: dict[str, Any] = {"name": wanted.task, "namespace": namespace, "labels": {SUBMISSION_LABEL: wanted.task}}
@@ -67,6 +70,7 @@ def _chosen(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "workers": workers,
         "strategy": spec["strategy"],
+        "mode": spec.get("mode", "Auto"),
         "servers": (spec.get("parameterServers") or {}).get("count"),
         "claim": (spec.get("checkpoints") or {}).get("claimName"),
     }

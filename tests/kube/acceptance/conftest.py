@@ -12,6 +12,12 @@ from kube.cluster import lab
 from kube.cluster.cluster import KubeCluster, kube_cluster
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: the other tests take half an hour."""
+    if report.failed:
+        print(f"\n{report.longreprtext}", flush=True)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[KubeCluster]:
     """Three real nodes; `make kube` starts the lab that they need."""

@@ -263,19 +263,29 @@ class Job:
         joined = Counter(event["member"]["id"] for event in self.events() if event["type"] == "MemberJoined")
         assert [member for member, times in joined.items() if times > 1] == []
         assert [
-            event for event in self.gone() if not event["member"].startswith(tuple(f"{pod}." for pod in lost))
+            event for event in self.gone() if not event["member"].startswith(tuple(f"{pod}-" for pod in lost))
         ] == []
         for name, pod in self.pods().items():
             for state in pod["status"].get("containerStatuses", []):
                 assert state["restartCount"] == 0, name
 
 
-def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **spec: Any) -> list[dict[str, Any]]:
-    """The objects of a job that runs the test's script."""
+def job_manifest(
+    namespace: str,
+    name: str,
+    low: int,
+    high: int,
+    target: int,
+    *,
+    script: Path = SCRIPT,
+    servers: int = 0,
+    **spec: Any,
+) -> list[dict[str, Any]]:
+    """The objects of a job that runs a script of the tests. `servers` are parameter servers of a task queue."""
     container = {
         "name": "worker",
         "image": TRAINER,
-        "command": ["pliant", "run", "/code/training.py", str(STEPS), str(STEP_S)],
+        "command": ["pliant", "run", f"/code/{script.name}", str(STEPS), str(STEP_S)],
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         "resources": {"requests": {"cpu": "50m", "memory": MEMORY}, **spec.pop("resources", {})},
         "volumeMounts": [{"name": "code", "mountPath": "/code"}],
@@ -285,7 +295,7 @@ def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "code", "namespace": namespace},
-        "data": {"training.py": SCRIPT.read_text(encoding="utf-8")},
+        "data": {script.name: script.read_text(encoding="utf-8")},
     }
     workers: dict[str, Any] = {
         "min": low,
@@ -294,6 +304,9 @@ def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **
         "template": template,
         **spec.pop("workers", {}),
     }
+    if servers:
+        own = {"count": servers, "template": template}
+        spec |= {"strategy": "ParameterServer", "mode": "Tasks", "parameterServers": own}
     job = {
         "apiVersion": "pliant.dev/v1alpha1",
         "kind": "ElasticJob",

@@ -9,10 +9,12 @@ import yaml
 from click.testing import CliRunner
 
 from pliant.cli.main import cli
+from pliant.core.model.job import Mode
 from pliant.kube.manifests.companions import companion_objects, secret
 from pliant.kube.manifests.crd import custom_resource_definition
 from pliant.kube.manifests.install import Installation, manifests
 from pliant.kube.manifests.pods import PodFacts, pod_manifest
+from pliant.kube.reconcile import job_spec
 from unit.kube.objects import elastic_job
 
 FACTS = PodFacts("https://pliant.pliant-system.svc:7711", has_ca=True)
@@ -89,6 +91,25 @@ def test_a_parameter_server_has_its_role() -> None:
     assert made["metadata"]["name"] == "digits-ps1"
     assert environment(made)["PLIANT_ROLE"] == "ps"
     assert environment(made)["PET_ROLE"] == "ps:2"
+
+
+def test_a_server_of_a_task_queue_is_pliant_s_own_and_takes_no_seat() -> None:
+    job = elastic_job(strategy="ParameterServer", mode="Tasks", parameterServers=PS)
+    assert job.spec.servers is not None
+    server = environment(pod_manifest(job, job.spec.servers, 1, "base", FACTS))
+    assert (server["PLIANT_PS"], server["PET_NPROC_PER_NODE"]) == ("1", "0")
+    worker = environment(pod_manifest(job, job.spec.workers, 2, "base", FACTS))
+    assert not {"PLIANT_ROLE", "PET_ROLE"} & {*worker, *server}
+    assert "PLIANT_PS" not in worker
+    wanted = job_spec(job.spec)
+    assert (wanted.mode, wanted.size_min, wanted.size_max, wanted.roles) == (Mode.TASKS, 2, 8, ())
+
+
+@pytest.mark.parametrize(("mode", "count", "least"), [("Tasks", 3, 2), ("Tasks", 1, 1), ("Auto", 3, 3)])
+def test_one_server_with_copies_elsewhere_may_be_evicted(mode: str, count: int, least: int) -> None:
+    job = elastic_job(strategy="ParameterServer", mode=mode, parameterServers={**PS, "count": count})
+    [budget] = [each["spec"] for each in companion_objects(job) if each["metadata"]["name"] == "digits-ps"]
+    assert budget["minAvailable"] == least
 
 
 def test_the_companions_guard_the_minimum_and_the_network() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pliant.kube.model import CoordinatorView, ElasticJob, Pod
+from pliant.kube.model import AgentView, CoordinatorView, ElasticJob, Pod
 from pliant.kube.status import Situation, build_status
 from unit.kube.objects import elastic_job
 
@@ -81,3 +81,17 @@ def test_a_job_with_all_that_it_was_granted_is_complete_and_names_the_pool_s_rea
 def test_a_job_in_no_queue_has_no_grant_to_report() -> None:
     assert condition(status(VIEW), "Granted") == ("", "", "")
     assert status(VIEW)["workers"]["granted"] == 4
+
+
+def test_a_worker_of_a_task_queue_that_waits_for_a_shard_counts_as_active_and_a_server_does_not() -> None:
+    servers = {"count": 1, "template": {"spec": {"containers": [{"name": "ps", "image": "trainer:1"}]}}}
+    job = elastic_job(strategy="ParameterServer", mode="Tasks", parameterServers=servers)
+    job = replace(job, status={"coordinatorJob": VIEW.identity})
+    agents = {
+        "digits-w1": AgentView(1, 1, holds=True, draining=False, wanted=1, ready=1),
+        "digits-w2": AgentView(1, 0, holds=False, draining=False, wanted=1, ready=1),
+        "digits-ps3": AgentView(1, 1, holds=False, draining=False, wanted=0, ready=1, capacity=0),
+    }
+    assert agents["digits-ps3"].is_complete
+    found = status(replace(VIEW, active=2, spare=1, size=3, agents=agents), job=job)["workers"]
+    assert (found["active"], found["spare"]) == (2, 0)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from pliant.cli.main import cli
+from pliant.core.model.job import Mode
 from pliant.core.submissions import Submission
 from pliant.errors import BadInput
 from pliant.kube.observe import read_job
@@ -37,6 +38,18 @@ def test_parameter_servers_choose_the_strategy() -> None:
     made = submitted_job(replace(WANTED, servers=2), "research")
     assert made["spec"]["strategy"] == "ParameterServer"
     assert made["spec"]["parameterServers"]["count"] == 2
+
+
+def test_a_task_queue_has_pliant_s_own_servers() -> None:
+    job = read_job(stored(submitted_job(replace(WANTED, servers=2, mode=Mode.TASKS), "research")))
+    assert job.spec.is_task_queue
+    assert (job.spec.server_count, job.spec.seated_servers) == (2, 0)
+    assert not same_submission(submitted_job(WANTED, "research"), submitted_job(replace(WANTED, mode=Mode.TASKS), "r"))
+
+
+def test_a_live_job_with_servers_is_refused() -> None:
+    with pytest.raises(BadInput, match="a live job has no parameter servers"):
+        submitted_job(replace(WANTED, servers=2, mode=Mode.LIVE), "research")
 
 
 def test_limits_and_variables_are_set() -> None:

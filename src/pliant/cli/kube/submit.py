@@ -12,6 +12,7 @@ from pliant.cli.commands.jobs import parse_sizes
 from pliant.cli.connect import Flags, connection_options
 from pliant.cli.kube.remote import show_remotely, stop_remotely, submit_remotely
 from pliant.cli.output import clean, json_option, print_json
+from pliant.core.model.job import Mode
 from pliant.core.submissions import Submission
 from pliant.errors import BadInput, PliantError, Refused
 
@@ -68,6 +69,13 @@ def connect(kubeconfig: Path | None) -> KubeApi:
 @click.option("--target", type=click.IntRange(1), metavar="N", help="Workers to start with.  [default: MAX]")
 @click.option("--ps-num", type=click.IntRange(0), default=0, metavar="N", help="Parameter servers.  [default: none]")
 @click.option(
+    "--mode",
+    type=click.Choice([str(each) for each in Mode]),
+    default=str(Mode.AUTO),
+    show_default=True,
+    help="As of `pliant run`. With tasks, workers take shards of a queue, and parameter servers are Pliant's own.",
+)
+@click.option(
     "--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Workers in each pod."
 )
 @click.option("--claim", metavar="NAME", help="Claim for checkpoints.")
@@ -85,6 +93,7 @@ def submit(
     workers: tuple[int, int],
     target: int | None,
     ps_num: int,
+    mode: str,
     processes: int,
     claim: str | None,
     limits: tuple[tuple[str, str], ...],
@@ -106,7 +115,17 @@ def submit(
     with a token of scope submit.
     """
     wanted = Submission(
-        task, image, *workers, command, target, ps_num, processes, claim, limits=limits, environment=environment
+        task,
+        image,
+        *workers,
+        command,
+        target,
+        ps_num,
+        processes,
+        claim,
+        limits=limits,
+        environment=environment,
+        mode=Mode(mode),
     )
     if uses_coordinator(flags, namespace, kubeconfig):
         return submit_remotely(flags, wanted, waits=wait or follow, shows=follow, as_json=as_json)

@@ -370,7 +370,7 @@ def job_sizes(options: RunOptions, machine: MachineFacts, roles: Mapping[str, in
     few, many = options.nnodes or (1, 1)
     if not 1 <= few <= many:
         raise BadInput(f"--nnodes must be N or MIN:MAX with 1 <= MIN <= MAX, not {few}:{many}.{swapped(few, many)}")
-    own = None if options.nproc_per_node is None else parse_nproc(options.nproc_per_node, machine, notes)
+    own = None if options.nproc_per_node is None else parse_nproc(options.nproc_per_node, machine, notes, options.ps)
     if options.workers is not None:
         low, high = options.workers
     elif roles and options.nnodes is None and own is None:
@@ -387,13 +387,16 @@ def job_sizes(options: RunOptions, machine: MachineFacts, roles: Mapping[str, in
     if named >= high:
         raise BadInput(f"--role names {named} of at most {high} workers. At least one plain worker is required.")
     whole = options.workers is not None or (options.nnodes is None and bool(roles))
-    capacity = own or (high + options.spares if whole else 1)
+    capacity = own if own is not None else high + options.spares if whole else 1
     return JobSizes(low, high, capacity, many)
 
 
-def parse_nproc(text: str, machine: MachineFacts, notes: list[str]) -> int:
-    """Parse --nproc-per-node: a number, or a kind of device to count, without importing a framework."""
-    if text.isascii() and text.isdecimal() and int(text) > 0:
+def parse_nproc(text: str, machine: MachineFacts, notes: list[str], servers: int = 0) -> int:
+    """Parse --nproc-per-node: a number, or a kind of device to count, without importing a framework.
+
+    It may be 0 on a machine that runs parameter servers.
+    """
+    if text.isascii() and text.isdecimal() and (int(text) > 0 or servers):
         return int(text)
     gpus = visible_device_count(machine.variables.get("CUDA_VISIBLE_DEVICES"), machine.gpus)
     xpus = visible_device_count(machine.variables.get("ZE_AFFINITY_MASK"), None)

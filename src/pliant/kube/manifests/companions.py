@@ -56,7 +56,9 @@ def companion_objects(job: ElasticJob) -> tuple[dict[str, Any], ...]:
     """Return the objects that a job needs besides its pods."""
     budgets = [budget(job, WORKER, job.spec.base_pods)]
     if job.spec.servers is not None:
-        budgets.append(budget(job, PARAMETER_SERVER, job.spec.server_count))
+        # Pliant's own servers keep two copies of each row, so one of several may go.
+        spare = 1 if job.spec.is_task_queue and job.spec.server_count > 1 else 0
+        budgets.append(budget(job, PARAMETER_SERVER, job.spec.server_count - spare))
     claims = [claim(job)] if job.spec.claim_spec is not None else []
     guarded = budgets if job.spec.eviction != "Never" else []
     return (service(job), network_policy(job), *guarded, *claims)

@@ -130,13 +130,7 @@ def _spec() -> Schema:
     return _object(
         {
             "strategy": _choice("AllReduce", "ParameterServer", about="How workers share gradients. Immutable."),
-            "mode": _choice(
-                "Auto",
-                "Live",
-                "Relaunch",
-                about="The effect of a change on workers: Live lets them go on, Relaunch starts all of them again. "
-                "Auto: Relaunch until a worker joins by itself.",
-            ),
+            "mode": _mode(),
             "suspend": {
                 "type": "boolean",
                 "default": False,
@@ -171,6 +165,7 @@ def _spec() -> Schema:
             ),
             ("self.strategy != 'ParameterServer' || self.mode != 'Live'", "mode Live needs strategy AllReduce"),
             ("self.strategy == oldSelf.strategy", "strategy is immutable"),
+            ("(self.mode == 'Tasks') == (oldSelf.mode == 'Tasks')", "mode cannot change from or to Tasks"),
             ("!has(self.priority) || has(self.queue)", "priority has no effect without queue"),
             ("!has(self.queue) || self.strategy == 'AllReduce'", "queue needs strategy AllReduce"),
             (
@@ -186,6 +181,15 @@ def _spec() -> Schema:
             ),
         ),
     )
+
+
+def _mode() -> Schema:
+    about = (
+        "The effect of a change on workers: Live lets them go on, Relaunch starts all of them again. Auto: Relaunch "
+        "until a worker joins by itself. Tasks: workers take shards of a queue; with strategy ParameterServer, the "
+        "servers are Pliant's own."
+    )
+    return _choice("Auto", "Live", "Relaunch", "Tasks", about=about)
 
 
 def _template() -> Schema:

@@ -108,7 +108,9 @@ def _environment(job: ElasticJob, role: RoleSpec, name: str, facts: PodFacts) ->
     }
     if facts.has_ca:
         found["PLIANT_CA_FILE"] = f"{JOIN_PATH}/{CA_KEY}"
-    if job.spec.servers is not None:
+    if job.spec.is_task_queue and role.role == PARAMETER_SERVER:
+        found |= {"PET_NPROC_PER_NODE": "0", "PLIANT_PS": "1"}
+    if job.spec.seated_servers:
         found["PLIANT_ROLE"] = role.role
         found["PET_ROLE"] = f"{PARAMETER_SERVER}:{job.spec.server_count}"
     if _claim(job) is not None:
