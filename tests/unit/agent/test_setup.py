@@ -201,6 +201,20 @@ def test_threads_are_one_unless_somebody_chose(folder: JobDir, monkeypatch: pyte
     assert "OMP_NUM_THREADS" not in worker_environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
 
 
+@pytest.mark.parametrize(
+    ("mode", "devices", "limit"), [(Mode.LIVE, 1, "2"), (Mode.LIVE, 0, None), (Mode.RELAUNCH, 1, None)]
+)
+def test_workers_that_see_gpus_and_go_on_through_changes_share_few_arenas(
+    folder: JobDir, monkeypatch: pytest.MonkeyPatch, mode: Mode, devices: int, limit: str | None
+) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    plan = replace(PLAN, spec=replace(PLAN.spec, mode=mode), devices=devices)
+    arguments = (folder, CoordinatorAddress(("http://a:1",), Path("unused")), Path("/t"), AgentId("vm"))
+    assert worker_environment(plan, *arguments).get("MALLOC_ARENA_MAX") == limit
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+    assert "MALLOC_ARENA_MAX" not in worker_environment(plan, *arguments)
+
+
 def test_one_of_our_name_elsewhere_is_waited_for_as_long_as_it_may_live(coordinator: Running) -> None:
     client = coordinator.client()
     opened(client, named("twins"))
