@@ -243,6 +243,10 @@ class Job:
         lines = self.installed.pliant("events", self.key, "--json").splitlines()
         return [json.loads(line)["event"] for line in lines]
 
+    def world_sizes(self) -> list[int]:
+        """The number of members of each world so far."""
+        return [len(event["world"]["members"]) for event in self.events() if event["type"] == "WorldFormed"]
+
     def gone(self) -> list[dict[str, Any]]:
         """The events of members that were lost, and did not leave."""
         return [event for event in self.events() if event["type"] == "MemberGone" and event["how"] != "left"]

@@ -184,16 +184,12 @@ def _urgent_pod() -> dict[str, object]:
 def test_a_changed_template_replaces_all_workers_and_never_too_many(installed: Installed, expected: str) -> None:
     with elastic_job(installed, "rolled", 2, 3, 2) as job:
         job.wait_active(2)
-        before = set(job.running())
-        fewest = [2]
+        before, worlds = set(job.running()), len(job.world_sizes())
         template = job.object()["spec"]["workers"]["template"]
         template["spec"]["containers"][0]["env"].append({"name": "ROUND", "value": "2"})
         job.patch({"workers": {"template": template}})
-
-        def replaced() -> bool:
-            fewest.append(job.active())
-            return job.active() == 2 and not before & set(job.pods())
-
-        wait_until(replaced, "new pods")
-        assert min(fewest) >= 2, "the job went below its minimum"
+        wait_until(lambda: job.active() == 2 and not before & set(job.pods()), "new pods")
+        sizes = job.world_sizes()[worlds:]
+        assert len(sizes) >= 2, "pods are replaced one after another"
+        assert min(sizes) >= 2, "the job went below its minimum"
         job.judge(expected)
