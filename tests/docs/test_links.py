@@ -81,3 +81,13 @@ def test_every_decision_is_listed() -> None:
     listed = links((ROOT / "docs/internals/README.md").read_text(encoding="utf-8"))
     decisions = sorted(path.name for path in (ROOT / "docs/internals/adr").glob("0*.md"))
     assert [name for name in decisions if f"adr/{name}" not in listed] == []
+
+
+def test_the_readme_s_commands_for_kubernetes_are_those_of_the_page_that_a_test_runs() -> None:
+    def commands(page: str, begin: str) -> list[str]:
+        part = (ROOT / page).read_text(encoding="utf-8").partition(begin)[2].partition("\n## Comparison")[0]
+        return re.findall(r"^kubectl .*$", part, re.MULTILINE)
+
+    ours = commands("README.md", "\n## On Kubernetes\n")
+    assert ours
+    assert set(ours) <= set(commands("docs/start-kubernetes.md", "\n## 3. Train\n"))
