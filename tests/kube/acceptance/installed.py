@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,17 @@ class Job:
         """The events of the coordinator's job."""
         lines = self.installed.pliant("events", self.key, "--json").splitlines()
         return [json.loads(line)["event"] for line in lines]
+
+    def describe_growth(self, asked_at: float) -> str:
+        """Return when the new pod of a growth and its worker were there, in seconds since it was asked for."""
+        youngest = max(self.pods().values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        [state] = youngest["status"]["containerStatuses"]
+        started = datetime.fromisoformat(state["state"]["running"]["startedAt"]).timestamp()  # whole seconds
+        times = {"container started": started}
+        for what, kind in (("agent", "AgentJoined"), ("worker", "MemberJoined"), ("first step", "WorldEntered")):
+            times[what] = next(e["at"] for e in self.events() if e["type"] == kind and e["at"] > asked_at)
+        parts = (f"{what} {at - asked_at:.1f} s" for what, at in times.items())
+        return f"after kubectl scale: {', '.join(parts)}"
 
     def world_sizes(self) -> list[int]:
         """The number of members of each world so far."""

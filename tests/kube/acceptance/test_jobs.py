@@ -3,6 +3,7 @@
 import json
 import signal
 from threading import Event
+from time import time
 
 from kube.acceptance.installed import SYSTEM, Installed, elastic_job, node_with_workers, wait_until
 
@@ -13,8 +14,10 @@ def test_a_job_grows_shrinks_loses_a_pod_and_finishes_with_the_same_bits(install
         first = set(job.running())
         assert "must lie between min and max" in job.scale(5, code=1)
 
+        asked_at = time()
         job.scale(3)
         job.wait_active(3)
+        print(f"  {job.describe_growth(asked_at)}", flush=True)
         assert first <= set(job.running()), "a survivor's pod was replaced by the growth"
 
         job.scale(2)
