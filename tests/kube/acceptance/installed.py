@@ -231,6 +231,7 @@ class Job:
         for name in self.running():
             self.kubectl("exec", name, "--", "sh", "-c", ": > /tmp/hurry", code=None)
         self.wait_state("Finished")
+        wait_until(lambda: not self.running(), f"the last output of {self.key}")
         found: dict[str, str] = {}
         for name in self.pods():
             for line in self.kubectl("logs", name, code=None).splitlines():
