@@ -334,10 +334,24 @@ def job_manifest(
 
 
 @contextmanager
-def elastic_job(installed: Installed, name: str, low: int, high: int, target: int, **spec: Any) -> Iterator[Job]:
-    """Start a job in a namespace of its own, and delete both. The namespace enforces restricted pods."""
+def elastic_job(
+    installed: Installed,
+    name: str,
+    low: int,
+    high: int,
+    target: int,
+    *,
+    prepare: Callable[[Installed, str], None] | None = None,
+    **spec: Any,
+) -> Iterator[Job]:
+    """Start a job in a namespace of its own, and delete both. The namespace enforces restricted pods.
+
+    `prepare` makes what the job needs in the namespace.
+    """
     namespace = f"t-{name}"
     installed.plane.namespace(namespace, **{"pod-security.kubernetes.io/enforce": "restricted"})
+    if prepare is not None:
+        prepare(installed, namespace)
     job = Job(installed, namespace, name)
     installed.plane.apply(*job_manifest(namespace, name, low, high, target, **spec))
     try:

@@ -1,5 +1,7 @@
 """Disruptions by the cluster itself: evictions, taints, quotas, full nodes, cut networks and changed templates."""
 
+from typing import Any
+
 import pytest
 
 from kube.acceptance.installed import Installed, elastic_job, node_with_workers, wait_until
@@ -131,7 +133,7 @@ def test_an_urgent_pod_preempts_a_pod_beyond_the_minimum_and_its_worker_leaves(
     plane, seats = installed.plane, installed.cluster.nodes[1:]
     for node in seats:
         _offer_seat(installed, node.name)
-    classes = {"priorityClassName": "pliant-base", "surplusPriorityClassName": "pliant-surplus"}
+    classes: dict[str, Any] = {"priorityClassName": "pliant-base", "surplusPriorityClassName": "pliant-surplus"}
     with elastic_job(installed, "preempted", 1, 2, 2, resources={"limits": {SEAT: "1"}}, **classes) as job:
         job.wait_active(2)
         base, surplus = sorted(job.running())

@@ -70,8 +70,8 @@ def test_a_suspended_job_has_no_pods_and_resumes(installed: Installed, expected:
 
 
 def test_a_job_that_is_suspended_while_it_runs_goes_on_from_its_checkpoint(installed: Installed, expected: str) -> None:
-    with elastic_job(installed, "held", 1, 2, 2, checkpoints={"claimName": "shared"}) as job:
-        _make_shared_claim(installed, job.namespace)
+    claim = {"claimName": "shared"}
+    with elastic_job(installed, "held", 1, 2, 2, prepare=_make_shared_claim, checkpoints=claim) as job:
         job.wait_active(2)
         before = set(job.running())
         job.patch({"suspend": True})
@@ -103,6 +103,8 @@ def _make_shared_claim(installed: Installed, namespace: str) -> None:
             "spec": {**shared, "volumeName": "shared", "resources": {"requests": size}},
         },
     )
+    bound = "jsonpath={.status.phase}=Bound"
+    installed.plane.kubectl("-n", namespace, "wait", "--for", bound, "pvc/shared", "--timeout=120s")
 
 
 def test_a_wrong_image_is_named_in_the_status_and_costs_no_worker(installed: Installed, expected: str) -> None:
@@ -120,8 +122,7 @@ def test_a_wrong_image_is_named_in_the_status_and_costs_no_worker(installed: Ins
 
 
 def test_a_node_without_power_is_replaced_and_its_worker_fenced(installed: Installed, expected: str) -> None:
-    spread = {"workers": {}, "failure": {"unreachableSeconds": 15}}
-    with elastic_job(installed, "power", 1, 3, 3, **spread) as job:
+    with elastic_job(installed, "power", 1, 3, 3, failure={"unreachableSeconds": 15}) as job:
         job.wait_active(3)
         pods = job.running()
         node, lost = node_with_workers(installed, job)
