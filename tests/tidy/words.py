@@ -55,6 +55,7 @@ ALLOWANCES = [
     Allowance("src/pliant/kube/manifests/install.py", frozenset({"replica"}), "a field of Kubernetes is called so"),
     Allowance("docs/operating/kubernetes.md", frozenset({"replica"}), "an option of kubectl is called so"),
     Allowance("docs/start-kubernetes.md", frozenset({"replica"}), "an option of kubectl is called so"),
+    Allowance("README.md", frozenset({"replica"}), "an option of kubectl is called so"),
 ]
 
 _PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
