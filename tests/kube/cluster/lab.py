@@ -129,7 +129,8 @@ class Link:
             run("nsenter", f"--net={self.namespace}", *rule)
 
     def close(self) -> None:
-        """Remove the namespace and all that is in it."""
+        """Remove the link, and the namespace with all that is in it. The kernel removes the latter some time later."""
+        run("ip", "link", "delete", self._port)
         run("ip", "netns", "delete", self.node)
 
 
