@@ -161,7 +161,7 @@ def run_tasks(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story
         heal(sim)
         sim.checks.healed()
     if not sim.checks.complaints:
-        sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+        sim.run(FAULTS_UNTIL_S + max(PATIENCE_S, SETTLED_S + sim.longest_s()), sim.ended)
     if not sim.checks.complaints:
         sim.checks.finally_()
     return _result(sim, sum(sim.checks.effects.values()))

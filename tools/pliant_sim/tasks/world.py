@@ -103,6 +103,13 @@ class TaskSimulation(Simulation):
             begun = -(-state.given // self.terms.shards_per_epoch)
             self.terms = replace(self.terms, epochs=max(begun, self.setting.next_epochs))
 
+    def longest_s(self) -> float:
+        """Return how long the workers of the start need for all records if each of them is as slow as one can be."""
+        terms = self.terms
+        evaluations = 1 if terms.only_evaluates else -(-terms.total_shards // terms.evaluation_interval)
+        records = terms.records * terms.epochs + terms.evaluation_records * evaluations
+        return records * max(RECORD_S) / self.setting.workers
+
     def is_poisoned(self, kind: ShardKind, numbers: range) -> bool:
         """Return whether user code raises on one of these records."""
         return kind is self.terms.kind and self.setting.poison in numbers
