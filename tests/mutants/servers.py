@@ -97,8 +97,8 @@ SERVERS = (
         (
             Edit(
                 "core/ps/place.py",
-                "    if bucket.incoming is None or bucket.primary not in copied:\n",
-                "    if bucket.incoming is None:\n",
+                "    filled = bucket.incoming is not None and bucket.primary in copied\n",
+                "    filled = bucket.incoming is not None\n",
             ),
         ),
     ),
@@ -109,8 +109,8 @@ SERVERS = (
         (
             Edit(
                 "core/ps/place.py",
-                "        primary, backup = backup, None\n",
-                "        primary, backup = None, None\n",
+                "    good = [bucket.primary, bucket.backup]\n",
+                "    good = [bucket.primary, bucket.backup] if bucket.primary in alive else []\n",
             ),
         ),
     ),
@@ -121,8 +121,32 @@ SERVERS = (
         (
             Edit(
                 "core/ps/place.py",
-                "            may_go = new is None and at in self._confirmed\n",
+                "            may_go = new is None and self._confirmed.get(at) == bucket.primary\n",
                 "            may_go = new is None\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a backup leaves after a report of another server",
+        "servers: acknowledged pushes",
+        "A server drains, and the primary that reported was lost: the copy that replaced it never reported.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "            may_go = new is None and self._confirmed.get(at) == bucket.primary\n",
+                "            may_go = new is None and at in self._confirmed\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a copy that is replaced goes at once",
+        "servers: acknowledged pushes",
+        "A bucket moves to a server, its backup is lost, and the server that it came from drops the second copy.",
+        (
+            Edit(
+                "core/ps/place.py",
+                "        good = [bucket.incoming, bucket.backup, bucket.primary]\n",
+                "        good = [bucket.incoming, bucket.backup]\n",
             ),
         ),
     ),

@@ -16,7 +16,17 @@ from pliant_sim.servers.server import SimulatedServer
 from pliant_sim.servers.world import ServerSetting, ServerSimulation, setting_for
 
 FRESH = (1_000, 1_001, 1_003)
-KEPT = {77: "a server drains while the only other one was killed a moment ago"}
+KEPT = {
+    77: "a server drains while the only other one was killed a moment ago",
+    331: "the only copy of a bucket drains, and the server that received another one was killed",
+    538: "a bucket moves, its backup is lost, and the server that received it was killed",
+    590: "the server that received the copy of one that drains was killed, and its lease runs",
+    638: "buckets without a backup move to a server that is killed between two reports",
+    1043: "buckets without a backup move to a server that is killed before both reports",
+    1187: "the server that received a bucket is lost, and the backup was killed as well",
+    1262: "the server that received the copy of one that drains was killed, and another one joins",
+    1682: "a server is killed long after it received buckets, while another primary has yet to report",
+}
 
 
 @pytest.fixture(scope="module")

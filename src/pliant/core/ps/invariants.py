@@ -39,7 +39,10 @@ def layout_violation(layout: BucketLayout) -> str:
 
 
 def table_change_violation(before: ServerTable, after: ServerTable) -> str:
-    """Check one change: layouts go up, and a new primary had a filled copy, unless none was left."""
+    """Check one change: layouts go up, and of the filled copies that are left two stay.
+
+    A backup that leaves may go if its primary stays and has reported.
+    """
     old, new = before.layout, after.layout
     if new.number <= old.number:
         return "" if new == old else f"servers: layout {new.number} follows layout {old.number}"
@@ -51,4 +54,7 @@ def table_change_violation(before: ServerTable, after: ServerTable) -> str:
             return f"servers: the primary of bucket {bucket} in layout {new.number} has no filled copy of it"
         if now.backup is not None and now.backup not in good:
             return f"servers: the backup of bucket {bucket} in layout {new.number} has no filled copy of it"
+        may_go = was.backup in old.leaving and was.primary in before.copied and now.primary == was.primary
+        if len(good) > 1 and now.backup is None and not may_go:
+            return f"servers: layout {new.number} keeps one of {len(good)} copies of bucket {bucket}"
     return ""

@@ -1,15 +1,16 @@
 """Decide which server holds which bucket.
 
 A layout follows from the one before with few moves. A lost primary is replaced by its backup at once. A copy that is
-missing, or lies on a server that leaves, is filled on the server with the fewest. If there is no such server, a backup
-that leaves is dropped once its primary has reported: until then the primary may be lost without the coordinator's
-knowledge. Then buckets move until all servers
+missing, or lies on a server that leaves, is filled on the server with the fewest. Then buckets move until all servers
 have the same number of primaries and of backups, give or take one. No bucket has both copies on one server.
+
+A server may be lost without the coordinator's knowledge. So a server whose copy is replaced keeps it while no other
+second copy is left. If no server can replace a backup that leaves, it is dropped once its primary has reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pliant.core.model.names import MemberId
@@ -38,7 +39,7 @@ def next_placement(
     alive = frozenset(server.id for server in servers)
     staying = [server.id for server in servers if server.id not in leaving]
     copies = layout.all_copies()
-    left = {each: _without_lost(_with_filled(each, table.copied), alive, leaving) for each in set(copies)}
+    left = {each: _left_of(each, table.copied, alive, leaving) for each in set(copies)}
     buckets = [left[each] for each in copies]
     lost = sum(was != NONE and bucket.primary is None for was, bucket in zip(layout.primary, buckets, strict=True))
     if staying:
@@ -49,45 +50,47 @@ def next_placement(
     return Placement(made, lost)
 
 
-def _with_filled(bucket: BucketCopies, copied: Collection[MemberId]) -> BucketCopies:
-    """Return a bucket after its incoming copy is filled: it is as good as the others."""
-    if bucket.incoming is None or bucket.primary not in copied:
-        return bucket
-    if bucket.replaces_primary:
-        return BucketCopies(bucket.incoming, bucket.backup)
-    return BucketCopies(bucket.primary, bucket.incoming)
+def _left_of(
+    bucket: BucketCopies, copied: Collection[MemberId], alive: Collection[MemberId], leaving: Collection[MemberId]
+) -> BucketCopies:
+    """Return a bucket without servers that are gone. A server that leaves hands its part to the backup.
 
-
-def _without_lost(bucket: BucketCopies, alive: Collection[MemberId], leaving: Collection[MemberId]) -> BucketCopies:
-    """Return a bucket without servers that are gone. A server that leaves hands its part to the backup."""
-    primary, backup, incoming = (
-        name if name in alive else None for name in (bucket.primary, bucket.backup, bucket.incoming)
-    )
-    if incoming in leaving or primary is None:
+    An incoming copy that is filled is as good as the others. It takes the place of the one that it replaces, which
+    stays where fewer than two would be left.
+    """
+    filled = bucket.incoming is not None and bucket.primary in copied
+    good = [bucket.primary, bucket.backup]
+    if filled and bucket.replaces_primary:
+        good = [bucket.incoming, bucket.backup, bucket.primary]
+    elif filled:
+        good = [bucket.primary, bucket.incoming, bucket.backup]
+    there = [name for name in good if name is not None and name in alive]
+    there.sort(key=leaving.__contains__)  # those that stay come first
+    primary, backup, *_ = (*there, None, None)
+    incoming = bucket.incoming
+    if filled or incoming not in alive or incoming in leaving or bucket.primary not in alive:
         incoming = None  # without the primary that fills it, it has an unknown part of the rows
-    if primary is None:
-        primary, backup = backup, None
-    if primary in leaving and backup is not None and backup not in leaving:
-        primary, backup = backup, primary
     return BucketCopies(primary, backup, incoming, bucket.replaces_primary and incoming is not None)
 
 
-def _confirmed(table: ServerTable) -> frozenset[int]:
+def _confirmed(table: ServerTable) -> dict[int, MemberId]:
     """Return the buckets whose backup leaves, and whose primary has reported in this layout that it has every row."""
     layout = table.layout
     leaving = {at for at, server in enumerate(layout.servers) if server.id in layout.leaving}
-    reported = {at for at, server in enumerate(layout.servers) if server.id in table.copied}
+    reported = {at: server.id for at, server in enumerate(layout.servers) if server.id in table.copied}
     rows = enumerate(zip(layout.primary, layout.backup, strict=True))
-    return frozenset(bucket for bucket, (primary, backup) in rows if primary in reported and backup in leaving)
+    return {
+        bucket: reported[primary] for bucket, (primary, backup) in rows if primary in reported and backup in leaving
+    }
 
 
 class _Balance:
     """Change `buckets` until every bucket has, or receives, two copies on servers that stay, evenly spread."""
 
-    def __init__(self, buckets: list[BucketCopies], staying: list[MemberId], confirmed: Collection[int]) -> None:
+    def __init__(self, buckets: list[BucketCopies], staying: list[MemberId], confirmed: Mapping[int, MemberId]) -> None:
         self._buckets = buckets
         self._staying = staying
-        self._confirmed = confirmed  # buckets
+        self._confirmed = confirmed  # by bucket: the primary that has reported
         self._primaries = dict.fromkeys(staying, 0)  # as they will be once all copies are filled
         self._backups = dict.fromkeys(staying, 0)
 
@@ -136,7 +139,7 @@ class _Balance:
         elif bucket.backup not in self._backups:
             new = self._least(self._backups, bucket.primary)
             # A backup that leaves need not wait for a server to come, only for its primary.
-            may_go = new is None and at in self._confirmed
+            may_go = new is None and self._confirmed.get(at) == bucket.primary
             self._set(at, BucketCopies(bucket.primary, None if may_go else bucket.backup, new, bucket.replaces_primary))
 
     def _even_primaries(self) -> None:

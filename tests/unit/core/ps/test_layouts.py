@@ -14,7 +14,7 @@ from pliant.core.ps import decide as rules
 from pliant.core.ps import messages as p
 from pliant.core.ps.evolve import evolve_servers
 from pliant.core.ps.invariants import layout_violation, table_change_violation
-from pliant.core.ps.model import BUCKETS, NONE, ServerTable, empty_layout
+from pliant.core.ps.model import BUCKETS, NONE, BucketCopies, BucketLayout, ServerTable, empty_layout
 from unit.core.build import TERMS as LIVE_TERMS
 from unit.core.ps.fleet import A, B, C, D, Fleet
 from unit.core.tasks.queue import X
@@ -174,6 +174,81 @@ def test_a_filled_copy_counts_even_if_its_primary_is_lost_then() -> None:
             assert (now.primary, now.backup) == (C, B)
 
 
+def _begin_to_move(*, backup_lost: bool) -> tuple[Fleet, BucketLayout]:
+    """Return servers of which A and B have copies of everything, and some buckets move to C."""
+    fleet = Fleet()
+    fleet.settle(A, B)
+    fleet.serve(C)
+    if backup_lost:
+        fleet.kill(B)
+    return fleet, fleet.layout
+
+
+def test_a_server_keeps_the_copy_that_is_replaced_if_there_is_no_other_second_one() -> None:
+    fleet, before = _begin_to_move(backup_lost=True)
+    moving = [bucket for bucket in range(BUCKETS) if bucket in before.replaces_primary]
+    assert moving
+    assert all(before.copies(bucket) == BucketCopies(A, None, C, replaces_primary=True) for bucket in moving)
+    fleet.tell(p.ReportCopied(A, before.number))
+    for bucket in moving:
+        after = fleet.layout.copies(bucket)
+        assert {after.primary, after.backup} == {A, C}
+    events = fleet.kill(C)  # it was gone before the report, and the coordinator did not know
+    assert [event.lost for event in events if isinstance(event, p.LayoutChanged)] == [0]
+    assert fleet.primaries() == {A: BUCKETS}
+
+
+def test_a_server_that_drains_keeps_the_copy_that_is_replaced_until_there_is_another_second_one() -> None:
+    fleet, _ = _begin_to_move(backup_lost=True)
+    fleet.tell(m.Drain(A, 30, "maintenance"))
+    fleet.tell(p.ReportCopied(A, fleet.layout.number))
+    assert fleet.primaries()[C] == fleet.backups()[A] == BUCKETS
+    fleet.serve(D)
+    assert fleet.backups()[A] == BUCKETS
+    fleet.fill()
+    assert fleet.primaries() == {A: 0, C: 512, D: 512}
+    assert not fleet.layout.holds(A)
+
+
+def test_a_filled_copy_that_is_lost_replaces_nothing() -> None:
+    fleet, before = _begin_to_move(backup_lost=False)
+    assert before.fillers() == {A, B}
+    fleet.tell(p.ReportCopied(A, before.number))
+    fleet.kill(C)
+    for bucket in range(BUCKETS):
+        was, now = before.copies(bucket), fleet.layout.copies(bucket)
+        if was.primary == A:
+            assert {now.primary, now.backup} == {A, B}
+
+
+def test_the_backup_stays_if_the_primary_that_filled_its_replacement_is_lost() -> None:
+    fleet, before = _begin_to_move(backup_lost=False)
+    fleet.tell(p.ReportCopied(A, before.number))
+    fleet.kill(A)
+    for bucket in range(BUCKETS):
+        was, now = before.copies(bucket), fleet.layout.copies(bucket)
+        if was.primary == A and was.incoming == C:
+            assert {now.primary, now.backup} == {B, C}
+
+
+def test_a_report_of_a_lost_primary_lets_no_backup_go() -> None:
+    fleet = Fleet()
+    fleet.settle(A, B, D)
+    fleet.tell(m.Drain(B, 30, "maintenance"))
+    fleet.tell(m.Drain(D, 30, "maintenance"))
+    fleet.serve(C)
+    before = fleet.layout
+    moving = [bucket for bucket in range(BUCKETS) if before.copies(bucket) == BucketCopies(A, B, C)]
+    assert moving
+    assert before.fillers() == {A, D}
+    fleet.tell(p.ReportCopied(A, before.number))
+    fleet.kill(A)  # only C stays, and it may be lost as well
+    assert all(fleet.layout.copies(bucket) == BucketCopies(C, B) for bucket in moving)
+    fleet.fill()
+    assert fleet.primaries() == {B: 0, C: BUCKETS, D: 0}
+    assert not fleet.layout.holds(B)
+
+
 def test_reports_that_are_late_or_repeated_change_nothing() -> None:
     fleet = Fleet()
     fleet.settle(A)
@@ -291,3 +366,5 @@ def test_the_invariants_find_wrong_layouts() -> None:
         before, ServerTable(1, replace(fleet.layout, number=99, backup=tuple(row)))
     )
     assert "follows layout" in table_change_violation(before, ServerTable(1, replace(fleet.layout, number=1)))
+    alone = replace(fleet.layout, number=99, backup=(NONE,) * BUCKETS)
+    assert "keeps one of 2 copies of bucket 0" in table_change_violation(before, ServerTable(1, alone))
