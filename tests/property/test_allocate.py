@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, Reason, allocate
 from pliant.core.allocate.cost import RUNWAY_S, within_cost
-from pliant.core.allocate.model import WAITS, CostLimit
+from pliant.core.allocate.deadline import MARGIN, end_in_s
+from pliant.core.allocate.model import WAITS, CostLimit, Deadline
 from pliant.core.allocate.sizes import sizes_of
 from pliant.core.model.job import HOUR_S
 
@@ -24,6 +25,14 @@ limits = st.builds(
     price=st.sampled_from((None, 0.0, 0.5, 40.0)),
     samples_left=st.sampled_from((None, 10.0, 100000.0)),
     speeds=st.sampled_from(((), ((2, 3.0),), ((1, 1.0), (4, 5.0)))),
+)
+deadlines = st.builds(
+    Deadline,
+    in_s=st.sampled_from((-1.0, 50.0, 100.0, 200.0, 400.0)),
+    samples_left=st.sampled_from((None, 100.0, 300.0, 600.0)),
+    speeds=st.sampled_from(((), ((2, 2.0),), ((1, 1.0), (4, 4.0), (8, 5.0)), ((2, 2.0), (6, 1.5)))),
+    pause_s=st.sampled_from((0.0, 10.0)),
+    spares=st.sampled_from((0, 0, 1)),
 )
 
 
@@ -49,6 +58,7 @@ def demands(draw: st.DrawFn) -> tuple[Demand, ...]:
                 pause_s=draw(st.sampled_from((0.0, 0.5, 30.0))),
                 left=draw(st.sampled_from((None, 10.0, 1000.0, 100000.0))),
                 cost=draw(st.none() | limits),
+                deadline=draw(st.none() | deadlines),
             )
         )
     return tuple(found)
@@ -73,7 +83,13 @@ def granted(jobs: tuple[Demand, ...], found: tuple[Allotment, ...]) -> tuple[Dem
     """Return the jobs after their grants, while no worker has come or gone yet."""
     by_name = {each.name: each for each in found}
     return tuple(
-        replace(demand, granted=by_name[demand.name].size, planned=by_name[demand.name].planned) for demand in jobs
+        replace(
+            demand,
+            granted=by_name[demand.name].size,
+            planned=by_name[demand.name].planned,
+            deadline=demand.deadline and replace(demand.deadline, was_missed=by_name[demand.name].misses_deadline),
+        )
+        for demand in jobs
     )
 
 
@@ -194,3 +210,77 @@ def test_a_job_with_a_cost_limit_never_gets_more_than_it_pays_for_ten_minutes_or
         assert found.size == 0 or cost.price is not None
         if cost.price and found.size > demand.granted:
             assert cost.left >= found.size * cost.price * RUNWAY_S / HOUR_S * 0.999
+
+
+def needed(demand: Demand) -> int | None:
+    """Return the smallest size that meets the deadline with its reserve, or as it is if the job has it already."""
+    deadline = demand.deadline
+    if deadline is None or deadline.in_s <= 0:
+        return None
+    for size in sizes_of(demand):
+        end_s = end_in_s(deadline, size)
+        if end_s is not None and MARGIN * end_s + deadline.pause_s <= deadline.in_s:
+            return size
+        if end_s is not None and end_s <= deadline.in_s and size == demand.planned and not deadline.was_missed:
+            return size
+    return None
+
+
+def spares(demand: Demand, least: int | None) -> int:
+    """Return how many workers a job has beyond those that it needs for its deadline, or beyond its minimum."""
+    return demand.granted - (least if least is not None and demand.granted >= least else demand.size_min)
+
+
+def plain(jobs: tuple[Demand, ...]) -> tuple[Demand, ...]:
+    """Return the jobs without costs of changes and without speeds, so that all of them can use any slot."""
+    return tuple(replace(demand, pause_s=0.0, unchanged_s=None, speeds=(), cost=None) for demand in jobs)
+
+
+@given(pools, demands(), st.lists(st.none() | deadlines, min_size=5, max_size=5))
+def test_no_deadline_makes_a_job_of_the_same_priority_miss_its_own(
+    pool: Pool, jobs: tuple[Demand, ...], others: list[Deadline | None]
+) -> None:
+    jobs = settled(pool, plain(jobs))
+    chosen = jobs[0]
+    after = (chosen, *(replace(demand, deadline=others[at]) for at, demand in enumerate(jobs[1:])))
+    found = {each.name: each for each in allocate(pool, after)}
+    if (least := needed(chosen)) is not None and chosen.granted >= least:
+        assert found[chosen.name].planned >= least
+
+
+@given(st.integers(1, 24), demands())
+def test_a_job_that_would_miss_its_deadline_gets_what_others_can_spare(slots: int, jobs: tuple[Demand, ...]) -> None:
+    jobs = tuple(replace(demand, unit=1, sizes=(), priority=0) for demand in plain(jobs))
+    jobs = tuple(demand for demand in settled(Pool(slots), jobs) if demand.granted)
+    needs = {demand.name: needed(demand) for demand in jobs}
+    free = slots - sum(demand.granted for demand in jobs)
+    for demand in jobs:
+        least = needs[demand.name]
+        if least is None or demand.granted >= least:
+            continue
+        spare = sum(spares(other, needs[other.name]) for other in jobs if other is not demand)
+        assert demand.granted + free + spare < least
+
+
+@given(pools, demands())
+def test_a_deadline_that_no_size_meets_moves_no_worker(pool: Pool, jobs: tuple[Demand, ...]) -> None:
+    missed = tuple(
+        replace(demand, deadline=Deadline(at, 1000.0, ((1, 1.0),))) if index % 2 else replace(demand, deadline=None)
+        for index, (demand, at) in enumerate(zip(jobs, (0.0, -5.0, 9.0, 10.0, 10.0), strict=False))
+    )
+    without = tuple(replace(demand, deadline=None) for demand in missed)
+    found, same = allocate(pool, missed), allocate(pool, without)
+    assert [(each.name, each.size, each.planned) for each in found] == [(x.name, x.size, x.planned) for x in same]
+    assert all(each.reason is not Reason.DEADLINE for each in found)
+
+
+@given(pools, demands())
+def test_a_job_that_cannot_get_what_its_deadline_needs_takes_nothing_for_it(
+    pool: Pool, jobs: tuple[Demand, ...]
+) -> None:
+    jobs = settled(pool, jobs)
+    for index, demand in enumerate(jobs):
+        least = needed(demand)
+        if least is not None and demand.granted < least:
+            without = (*jobs[:index], replace(demand, deadline=None), *jobs[index + 1 :])
+            assert granted(without, allocate(pool, without)) == without

@@ -9,8 +9,9 @@ import pytest
 
 from pliant.coordinator.service import scheduler
 from pliant.coordinator.service.scheduler import Scheduler
-from pliant.core.allocate import Allotment, Demand, Pool, allocate, cost
+from pliant.core.allocate import Allotment, Demand, Pool, allocate, cost, plan
 from pliant.core.allocate.cost import _pays_for_minimum
+from pliant.core.allocate.deadline import size_needed
 from pliant.core.allocate.model import CostLimit
 from pliant.core.job import evolve, next_world
 from pliant.core.messages import Event, PermitReturned
@@ -23,7 +24,8 @@ from pliant_sim.cluster.universe import Universe
 from pliant_sim.processes.coordinator import orders_for
 
 KEPT = (12, 14, 22)  # without permits, late orders start too many workers in them
-TAKEN_OVER = (0, 23)  # a leader that grants slots too soon exceeds the pool in them
+TAKEN_OVER = (0, 5)  # a leader that grants slots too soon exceeds the pool in them
+DUE = 9  # jobs of one priority have deadlines for which others must give up workers
 STOPPED = 2  # a job stops at its cost limit, and goes on when it is raised
 Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 
@@ -88,6 +90,29 @@ def starts_nothing(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, 
 )
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     assert any(Universe(seed, bug).run() for seed in range(30))
+
+
+def test_a_deadline_that_takes_no_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_meet_deadlines", lambda _, free, __: free)
+    assert "workers, and peers can spare" in Universe(DUE).run()[0]
+
+
+def test_jobs_that_take_what_another_one_needs_for_its_deadline_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.PlanLine, "least", property(lambda _: 0))
+    assert "workers, and peers can spare" in Universe(DUE).run()[0]
+
+
+def test_a_deadline_without_hysteresis_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "size_needed", lambda demand, sizes, _: size_needed(demand, sizes, 0))
+    assert "loses its deadline" in Universe(DUE).run()[0]
+
+
+def test_a_job_that_takes_workers_for_a_deadline_that_it_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hopes(demand: Demand, sizes: tuple[int, ...], kept: int) -> int | None:
+        return size_needed(demand, sizes, kept) or (sizes[-1] if demand.deadline else None)
+
+    monkeypatch.setattr(plan, "size_needed", hopes)
+    assert "for a deadline that needs 0" in Universe(DUE).run()[0]
 
 
 @pytest.mark.parametrize("seed", KEPT)

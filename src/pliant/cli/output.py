@@ -73,6 +73,23 @@ def format_age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+def time_until(deadline: float, now: float) -> str:
+    """Return how far away a deadline is: `in 2 h 10 min`, or `3 min ago`."""
+    from pliant.core.allocate.reasons import duration
+
+    return f"in {duration(deadline - now)}" if now < deadline else f"{duration(now - deadline)} ago"
+
+
+def describe_deadline(deadline: float, now: float, ended_at: float | None) -> str:
+    """Return the deadline of a job, and how far it is from the end of the job, or from now if it runs."""
+    from pliant.core.allocate.reasons import duration
+
+    if ended_at is None:
+        return f"{short_time(deadline)}, {time_until(deadline, now)}"
+    distance = f"{duration(abs(deadline - ended_at))} {'early' if ended_at <= deadline else 'late'}"
+    return f"{short_time(deadline)}; it ended {distance}"
+
+
 def short_path(path: Path) -> str:
     """Return a path with ~ for the home folder."""
     try:

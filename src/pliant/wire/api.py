@@ -355,6 +355,7 @@ class QueueLine:
     why: str
     spent: float = 0.0
     at_most_cost: float | None = None
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

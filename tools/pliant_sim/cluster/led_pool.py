@@ -19,6 +19,7 @@ from pliant.core import messages as m
 from pliant.core.allocate import Pool
 from pliant.core.allocate.cost import RESERVE_S, price_at
 from pliant.core.allocate.model import Prices
+from pliant.core.autoscale.pace import JobPace, SizePace
 from pliant.core.data.grid import Grid
 from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
@@ -43,6 +44,7 @@ DRAIN_S = (1, 2, 10)  # until a draining member leaves
 EXIT_S = (0, 1, 4)  # until a process that left is gone
 RAISE = 1000.0  # of a cost limit
 PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
+SPEED = 20.0  # samples a second of one worker, of a job with a deadline
 SAVE_S = (0, 1, 4, 45)  # the same after the job has ended
 
 
@@ -82,10 +84,14 @@ class LedJob:
 
 
 class LedPool:
-    """A pool that depends on its seed alone. `make` builds the memory of each leader; a test may plant a bug there."""
+    """A pool that depends on its seed alone. `make` builds the memory of each leader; a test may plant a bug there.
+
+    Only in pools of odd seeds have jobs deadlines.
+    """
 
     def __init__(self, seed: int, make: Callable[[], Scheduler] = Scheduler) -> None:
         self._chance = Random(seed)
+        self._has_deadlines = bool(seed % 2)
         self._make = make
         times = sorted(self._chance.sample(range(1, STORM_S), 6))
         self._prices: Prices = tuple((float(at), self._chance.choice(PRICES)) for at in (0, *times))
@@ -160,6 +166,8 @@ class LedPool:
         spec = JobSpec(least, most, queue="default", priority=chance.choice((0, 0, 5)), max_restarts=10**6)
         if chance.random() < 0.5:
             spec = replace(spec, at_most_cost=least * chance.uniform(2, 15))
+        if self._has_deadlines and chance.random() < 0.7:
+            spec = replace(spec, deadline=self._now + chance.uniform(50, 400))
         self._stored[name] = LoadedJob(None, 0, 0)
         agents = {AgentId(f"{name}-{index}"): chance.randint(1, most) for index in range(chance.randint(1, 3))}
         agents[AgentId(f"{name}-0")] = most
@@ -209,6 +217,7 @@ class LedPool:
                     self._send(sim.name, agent.commands.pop(0)[1])
         inbox, self._inbox = self._inbox, []
         self._report_workers()
+        self._measure()
         grants = self._scheduler.due(float(self._now), float(self._now), self._loaded, inbox)
         self.decisions += bool(grants)
         for name, command in grants:
@@ -227,6 +236,13 @@ class LedPool:
             for agent in sim.agents:
                 names = [worker.name for worker in sim.workers.values() if worker.agent == agent]
                 self._scheduler.note_workers(name, agent, names, float(self._now))
+
+    def _measure(self) -> None:
+        """Give the leader the speed of jobs with a deadline. Most can meet it with some workers, for some time."""
+        for name in self._sim:
+            job = self._stored[name].job
+            if job is not None and job.spec.deadline is not None:
+                self._scheduler.paces[name] = JobPace({1: SizePace(SPEED * 60.0, 60.0)}, now=float(self._now))
 
     def _decide(self, name: str, command: Command) -> None:
         known = self._stored[name]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, allocate
-from pliant.core.allocate.cost import RESERVE_S, highest_price, price_at
-from pliant.core.allocate.model import WAITS, CostLimit, Prices, Reason
-from pliant.core.allocate.sizes import sizes_of
+from pliant.core.allocate.cost import RESERVE_S, highest_price, price_at, within_cost
+from pliant.core.allocate.deadline import MARGIN
+from pliant.core.allocate.model import WAITS, CostLimit, Deadline, Prices, Reason
+from pliant.core.allocate.sizes import sizes_of, speed_at
 from pliant.core.model.job import HOUR_S
 
 STORM_S = 240  # with faults and new jobs
@@ -58,6 +59,8 @@ class SimJob:
     most: float | None = None  # its cost limit
     spent: float = 0.0
     cost_changes: int = 0  # of its grant, for the cost limit that it has
+    deadline: float | None = None
+    missed_deadline: bool = False  # in the last decision
     changed_at: int = 0
     releasing_since: int | None = None
 
@@ -70,10 +73,14 @@ class SimJob:
 
 
 class Universe:
-    """A cluster that depends on its seed alone. `decide` is the real `allocate` unless a test plants a bug."""
+    """A cluster that depends on its seed alone. `decide` is the real `allocate` unless a test plants a bug.
+
+    Only in clusters of odd seeds have jobs deadlines.
+    """
 
     def __init__(self, seed: int, decide: Allocate = allocate) -> None:
         self._chance = Random(seed)
+        self._has_deadlines = bool(seed % 2)
         self._decide = decide
         self._unit = self._chance.choice((1, 1, 2))
         self._machines = [
@@ -163,7 +170,7 @@ class Universe:
         self._calm_since = self._now
         least = chance.randint(1, 4)
         scaling = chance.choice((0.3, 0.7, 1.0))
-        measured = chance.random() < 0.5
+        measured = chance.random() < (0.9 if self._has_deadlines else 0.5)
         demand = Demand(
             name=f"job{self._made}",
             size_min=least,
@@ -175,8 +182,12 @@ class Universe:
             speeds=tuple((size, size**scaling) for size in (1, 2, 4, 8)) if measured else (),
             pause_s=chance.choice((0.0, 0.5, 5.0)),
         )
-        most = least * chance.uniform(2, 15) if chance.random() < 0.5 else None
-        self._jobs[demand.name] = SimJob(demand, work=chance.uniform(10, 600 if most is None else 2000), most=most)
+        is_limited = chance.random() < (0.1 if self._has_deadlines else 0.5)
+        most = least * chance.uniform(2, 15) if is_limited else None
+        job = SimJob(demand, work=chance.uniform(10, 600 if most is None else 2000), most=most)
+        if self._has_deadlines and chance.random() < 0.7:
+            job.deadline = self._now + job.work / speed_at(demand.speeds, least) * chance.uniform(0.3, 1.3)
+        self._jobs[demand.name] = job
 
     def _end_storm(self) -> None:
         """Bring every machine back, and drop jobs that can never start."""
@@ -250,6 +261,7 @@ class Universe:
                 unchanged_s=float(self._now - job.changed_at),
                 left=job.work if job.demand.speeds else None,
                 cost=self._cost_limit(job),
+                deadline=self._deadline(job),
             )
             for job in self._jobs.values()
         )
@@ -259,6 +271,13 @@ class Universe:
             return None
         price, left = highest_price(self._prices, float(self._now)), job.work if job.demand.speeds else None
         return CostLimit(job.most, job.spent, price, left, job.demand.speeds)
+
+    def _deadline(self, job: SimJob) -> Deadline | None:
+        if job.deadline is None:
+            return None
+        left, pause_s = job.work if job.demand.speeds else None, job.demand.pause_s
+        in_s = job.deadline - self._now
+        return Deadline(in_s, left, job.demand.speeds, pause_s, was_missed=job.missed_deadline)
 
     def _lead(self) -> None:
         pool, demands = self._pool(), self._demands()
@@ -273,6 +292,7 @@ class Universe:
                 self._calm_since = self._now if is_cost else self._calm_since
                 job.cost_changes += is_cost
             job.granted, job.planned = found[name].size, found[name].planned
+            job.missed_deadline = found[name].misses_deadline
         self._check_settled(changed)
         again = {each.name: each.size for each in self._decide(pool, self._demands())}
         if again != {name: each.size for name, each in found.items()}:
@@ -307,6 +327,7 @@ class Universe:
                 self._complain(f"{each.name} has size {given.size} without a fitting reason: {given}")
         self._check_order(demands, found)
         self._check_release(pool, found)
+        self._check_deadlines(pool, demands, found)
 
     def _check_stop(self, demand: Demand, least: int) -> None:
         """A job stops for its cost limit only if that does not pay for its minimum until its workers have left."""
@@ -322,6 +343,27 @@ class Universe:
             starts = not each.granted and found[each.name].size
             if starts and any((-w.priority, w.since) < (-each.priority, each.since) for w in waits):
                 self._complain(f"{each.name} starts although {waits[0].name} waits before it")
+
+    def _check_deadlines(self, pool: Pool, demands: tuple[Demand, ...], found: dict[str, Allotment]) -> None:
+        """Jobs get what they need for their deadlines if peers can spare it, and no peer misses its own for that."""
+        jobs = [within_cost(each) for each in demands if found[each.name].planned]
+        for priority in {each.priority for each in jobs}:
+            peers = [each for each in jobs if each.priority == priority]
+            free = pool.slots - sum(
+                found[each.name].planned if each.priority >= priority else sizes_of(each)[0] for each in jobs
+            )
+            had_room = free + sum(found[x.name].planned - max(x.planned or 0, sizes_of(x)[0]) for x in peers) >= 0
+            for each in peers:
+                planned, needed = found[each.name].planned, _needed(each)
+                if found[each.name].reason is Reason.DEADLINE and needed != planned:
+                    self._complain(f"{each.name} has {planned} workers for a deadline that needs {needed}")
+                if not needed or planned >= needed or any(rule.limit is not None for rule in pool.queues):
+                    continue
+                if (each.planned or 0) >= needed and had_room:
+                    self._complain(f"{each.name} loses its deadline: it needs {needed} workers and gets {planned}")
+                spare = sum(_spare(other, found[other.name].planned) for other in peers if other is not each)
+                if planned + free + spare >= needed:
+                    self._complain(f"{each.name} gets {planned} of {needed} workers, and peers can spare {spare}")
 
     def _check_settled(self, changed: bool) -> None:
         """Grants stop changing when nothing happens. Jobs near their end become worth more, which may move slots."""
@@ -345,3 +387,24 @@ class Universe:
 
     def _complain(self, what: str) -> None:
         self.complaints.append(f"{self._now} s: {what}")
+
+
+def _needed(demand: Demand) -> int:
+    """Return the smallest size that meets the deadline of a job; 0 if there is none, or if it is not known."""
+    deadline = demand.deadline
+    if deadline is None or deadline.samples_left is None or deadline.in_s <= 0:
+        return 0
+    sizes, planned = sizes_of(demand), demand.granted if demand.planned is None else demand.planned
+    kept = max((size for size in sizes if size <= planned), default=sizes[0])
+    for size in sizes:
+        left_s = deadline.samples_left / speed_at(deadline.speeds, size)
+        has_it = size == kept and not deadline.was_missed
+        if (left_s if has_it else left_s * MARGIN + deadline.pause_s) <= deadline.in_s:
+            return size
+    return 0
+
+
+def _spare(demand: Demand, planned: int) -> int:
+    """Return the workers that a job can give up, and still meet its deadline."""
+    needed = _needed(demand)
+    return planned - (needed if needed and planned >= needed else sizes_of(demand)[0])

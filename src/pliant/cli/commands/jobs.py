@@ -19,7 +19,14 @@ from pliant.cli.local_jobs import (
     remove_interrupted_deletions,
 )
 from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
-from pliant.cli.run.option_types import COST_HELP, parse_cost, parse_interval, parse_schedule
+from pliant.cli.run.option_types import (
+    COST_HELP,
+    DEADLINE_HELP,
+    parse_cost,
+    parse_deadline,
+    parse_interval,
+    parse_schedule,
+)
 from pliant.core.model.job import JobSpec
 from pliant.credentials import is_missing
 from pliant.errors import Refused, Unreachable
@@ -244,6 +251,7 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
 @click.option("--queue", metavar="NAME", default="", help="Queue of the pool that grants its workers.  [default: none]")
 @click.option("--priority", metavar="N", type=int, default=0, help="In a queue: higher numbers get workers first.")
 @click.option("--at-most-cost", metavar="COST", type=parse_cost, default="none", help=COST_HELP)
+@click.option("--deadline", metavar="TIME", type=parse_deadline, default="none", help=DEADLINE_HELP)
 @click.option(
     "--autoscale",
     type=click.Choice(["off", "advise", "on"]),
@@ -263,6 +271,7 @@ def create(
     queue: str,
     priority: int,
     at_most_cost: float,
+    deadline: float,
     autoscale: str,
     flags: Flags,
     as_json: bool,
@@ -290,6 +299,7 @@ def create(
         script=script,
         autoscale=Autoscale(autoscale),
         at_most_cost=at_most_cost or None,
+        deadline=deadline or None,
     )
     with flags.connect() as client:
         done = client.send(name, Create(name, spec))
@@ -306,6 +316,7 @@ def create(
 @click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
 @click.option("--priority", metavar="N", type=int, help="Of a job in a queue: higher numbers get workers first.")
 @click.option("--at-most-cost", metavar="COST", type=parse_cost, help=COST_HELP)
+@click.option("--deadline", metavar="TIME", type=parse_deadline, help=DEADLINE_HELP)
 @click.option("--schedule", metavar="STEP:N,...", type=parse_schedule, help="Workers from a step on, or none.")
 @click.option(
     "--autoscale",
@@ -349,6 +360,7 @@ def _with_options(
     spares: int | None,
     priority: int | None,
     at_most_cost: float | None,
+    deadline: float | None,
     schedule: Schedule | None,
     autoscale: str | None,
     wait_limit_s: float | None,
@@ -371,6 +383,7 @@ def _with_options(
         spares=spec.spares if spares is None else spares,
         priority=spec.priority if priority is None else priority,
         at_most_cost=spec.at_most_cost if at_most_cost is None else at_most_cost or None,
+        deadline=spec.deadline if deadline is None else deadline or None,
         schedule=spec.schedule if schedule is None else schedule,
         autoscale=spec.autoscale if autoscale is None else Autoscale(autoscale),
         wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant.cli.connect import Flags, connection_options
-from pliant.cli.output import clean, json_option, print_json, print_table, short_time
+from pliant.cli.output import clean, json_option, print_json, print_table, short_time, time_until
 from pliant.cli.pool.prices import parse_prices
 from pliant.errors import Refused
 
@@ -145,7 +145,7 @@ def _print_pool(found: PoolStatus) -> None:
     if found.jobs:
         click.echo()
         print_table(
-            ("job", "queue", "priority", "granted", "held", "cost", "position", "reason"),
+            ("job", "queue", "priority", "granted", "held", "cost", "deadline", "position", "reason"),
             [
                 (
                     job.name,
@@ -154,6 +154,7 @@ def _print_pool(found: PoolStatus) -> None:
                     f"{job.granted}/{job.wanted}",
                     str(job.held),
                     describe_cost(job.spent, job.at_most_cost),
+                    "-" if job.deadline is None else time_until(job.deadline, time.time()),
                     str(job.position) if job.position else "-",
                     job.why,
                 )

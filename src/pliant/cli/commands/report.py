@@ -9,7 +9,7 @@ import click
 
 from pliant.cli.audit.command import progress
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
-from pliant.cli.output import json_option, local_time, print_json, print_table
+from pliant.cli.output import describe_deadline, json_option, local_time, print_json, print_table
 
 if TYPE_CHECKING:
     from pliant.client import Client
@@ -71,6 +71,7 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
         "rolled_back_steps": done.recomputed_steps + done.highest_step - done.steps,
         "samples_per_second": _samples_per_second(found, until),
         "spent": 0.0 if found.job is None else found.job.spent_by(until),
+        "deadline": None if found.job is None else found.job.spec.deadline,
         "rollbacks": done.rollbacks,
         "checkpoints": done.checkpoints,
         "changes": {kind: _pause_stats(of) for kind, of in _changes_by_kind(done.changes).items()},
@@ -145,6 +146,9 @@ def _summary_rows(found: Goodput, until: float, training: float, total: float) -
         from pliant.core.allocate.reasons import amount
 
         rows.append(("cost", f"{amount(spent)} for slots of the pool"))
+    if found.job is not None and (deadline := found.job.spec.deadline) is not None:
+        ended_at = found.job.state_since if found.job.state.ended else None
+        rows.append(("deadline", describe_deadline(deadline, until, ended_at)))
     if done.samples_ever:
         rate = _samples_per_second(found, until)
         speed = f", {rate:.1f} a second while training" if rate is not None else ""

@@ -11,7 +11,7 @@ import click
 
 from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
 from pliant.cli.job_poller import JobPoller
-from pliant.cli.output import clean, count, json_option, print_json, print_table, short_time
+from pliant.cli.output import clean, count, describe_deadline, json_option, print_json, print_table, short_time
 from pliant.core.model.view import MemberState
 from pliant.core.policy.schedule import describe_schedule, next_entry
 
@@ -116,6 +116,7 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
         ("schedule", _describe_schedule(found)),
         ("granted", granted),
         ("cost", _describe_cost(found)),
+        ("deadline", _describe_deadline(found)),
         ("autoscale", _describe_autoscale(found)),
         ("placement", placement),
         ("shards", _describe_tasks(found)),
@@ -144,6 +145,12 @@ def _describe_cost(found: JobStatus) -> str:
         return ""
     limit = "" if most is None else f" of at most {amount(most)}"
     return f"{amount(found.spent)}{limit} spent; {found.price:g} for a slot and hour"
+
+
+def _describe_deadline(found: JobStatus) -> str:
+    deadline = found.spec.deadline
+    ended_at = found.job.since if found.job.state.ended else None
+    return "" if deadline is None else describe_deadline(deadline, time.time(), ended_at)
 
 
 def _describe_schedule(found: JobStatus) -> str:

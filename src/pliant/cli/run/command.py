@@ -67,6 +67,13 @@ PLIANT_OPTIONS = [
         text=option_types.COST_HELP,
     ),
     _option(
+        "--deadline",
+        metavar="TIME",
+        type=option_types.parse_deadline,
+        default="none",
+        text=option_types.DEADLINE_HELP,
+    ),
+    _option(
         "--autoscale",
         type=click.Choice(["off", "advise", "on"]),
         default="off",

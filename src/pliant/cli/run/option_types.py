@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -32,6 +33,7 @@ _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 COST_HELP = (
     "In a queue: the most that its slots may cost, by the pool's prices, or none. Then it waits, with its state saved."
 )
+DEADLINE_HELP = "In a queue: the time by which it should end, such as 2026-11-20T18:00Z, or none."
 CONF_KEYS = (*_WAIT_KEYS, "is_host", *_IGNORED_KEYS)
 
 
@@ -167,6 +169,19 @@ def parse_cost(text: str) -> float:
     if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text.strip()) or not float(text):
         raise click.BadParameter(f"{text!r} is not a number above 0, such as 40 or 12.50, or none.")
     return float(text)
+
+
+def parse_deadline(text: str) -> float:
+    """Parse a time with its zone; `none` is 0."""
+    if text.strip() == "none":
+        return 0.0
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time such as 2026-11-20T18:00Z, or none.") from None
+    if at.tzinfo is None:
+        raise click.BadParameter(f"{text} has no time zone: add Z for UTC, or +01:00.")
+    return at.timestamp()
 
 
 def parse_notice(text: str) -> str:

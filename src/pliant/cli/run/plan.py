@@ -74,6 +74,7 @@ class RunOptions:
     queue: str | None = None
     priority: int = 0
     at_most_cost: float = 0.0  # 0: no limit
+    deadline: float = 0.0  # 0: none
     chaos: bool = False
     mode: str = "auto"
     kind: Framework = "torch"
@@ -215,6 +216,7 @@ def _settings(options: RunOptions, sizes: JobSizes, roles: Mapping[str, int]) ->
         queue=options.queue or "",
         priority=options.priority,
         at_most_cost=options.at_most_cost or None,
+        deadline=options.deadline or None,
         schedule=options.schedule,
         autoscale=Autoscale(options.autoscale),
     )

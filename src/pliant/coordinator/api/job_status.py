@@ -182,6 +182,7 @@ def pool_status(
             why=found.why,
             spent=job.spent_by(wall),
             at_most_cost=job.spec.at_most_cost,
+            deadline=job.spec.deadline,
         )
         for demand, found in shown
         if (job := find(demand.name)) is not None

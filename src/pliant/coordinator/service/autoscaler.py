@@ -1,4 +1,4 @@
-"""The leader's measurements of jobs with `--autoscale` or a cost limit, and its advice about the sizes of the former.
+"""The leader's measurements of jobs with `--autoscale`, a cost limit or a deadline, and its advice about sizes.
 
 What it measures is in its memory only. A new leader measures anew: until then the jobs keep their sizes.
 """
@@ -18,7 +18,7 @@ class Autoscaler:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._paces = service.scheduler.paces  # the scheduler projects costs with them
+        self._paces = service.scheduler.paces  # the scheduler projects costs and ends with them
 
     def note_pump(self, decided: Iterable[tuple[str, tuple[Event, ...]]]) -> None:
         """Measure with the events of a pump, and advise where a job's steps were reported."""
@@ -45,4 +45,5 @@ class Autoscaler:
 
 
 def _is_measured(job: Job) -> bool:
-    return job.spec.autoscale is not Autoscale.OFF or job.spec.at_most_cost is not None
+    spec = job.spec
+    return spec.autoscale is not Autoscale.OFF or spec.at_most_cost is not None or spec.deadline is not None

@@ -15,7 +15,15 @@ from pliant.coordinator.service.loaded_jobs import LoadedJobs
 from pliant.coordinator.service.machines import LentMachines
 from pliant.core.allocate import Allotment, Demand, Leaving, Pool, Reason, allocate
 from pliant.core.allocate.cost import highest_price, price_at
-from pliant.core.allocate.demands import SETTLE_S, Remains, WorkerReports, cost_limit_of, demand_of, remains_of
+from pliant.core.allocate.demands import (
+    SETTLE_S,
+    Remains,
+    WorkerReports,
+    cost_limit_of,
+    deadline_of,
+    demand_of,
+    remains_of,
+)
 from pliant.core.allocate.machines import LentMachine
 from pliant.core.allocate.model import COST_WAITS
 from pliant.core.autoscale import JobPace
@@ -36,14 +44,15 @@ class Scheduler:
         self.machines = LentMachines()
         self.shown: tuple[tuple[Demand, Allotment], ...] = ()  # the last result, by rank
         self.shown_pool: Pool | None = None  # the pool of that result, with the slots of lent machines
-        self.paces: dict[str, JobPace] = {}  # what is measured of jobs with a cost limit
+        self.paces: dict[str, JobPace] = {}  # what is measured of jobs with a cost limit or a deadline
         self._managed: dict[Key, Job] = {}  # at the last look
         self._changed_at: dict[Key, float] = {}  # when their grants or workers changed last
         self._remains: dict[Key, Remains] = {}  # of ended jobs
         self._running: dict[str, dict[AgentId, tuple[frozenset[MemberId], float]]] = {}  # by job, as last reported
         self._ended: dict[str, dict[MemberId, float]] = {}  # by job, the workers that ended lately
         self._planned: dict[str, int] = {}
-        self._reasons: dict[str, tuple[Reason, str]] = {}  # of the last grant that was sent
+        self._missed: frozenset[str] = frozenset()  # jobs that missed their deadlines in the last result
+        self._reasons: dict[str, tuple[Reason, str, bool]] = {}  # of the last grant that was sent
         self._led_since: float | None = None  # None: nothing was due yet
         self._next = 0.0
 
@@ -75,7 +84,8 @@ class Scheduler:
                 job,
                 self._planned.get(job.name),
                 now - self._changed_at[key],
-                cost_limit_of(job, wall, highest, self.paces.get(job.name)),
+                cost_limit_of(job, wall, highest, pace := self.paces.get(job.name)),
+                deadline_of(job, wall, pace, was_missed=job.name in self._missed),
             )
             for key, job in self._managed.items()
         )
@@ -87,6 +97,7 @@ class Scheduler:
         by_name = {each.name: each for each in demands}
         self.shown_pool, self.shown = pool, tuple((by_name[name], each) for name, each in found.items())
         self._planned = {name: each.planned for name, each in found.items()}
+        self._missed = frozenset(name for name, each in found.items() if each.misses_deadline)
         self._reasons = {name: reason for name, reason in self._reasons.items() if name in found}
         prices: list[tuple[str, Command]] = [(job.name, SetPrice(price)) for job in managed if job.price != price]
         return prices + [(job.name, command) for job in managed if (command := self._command(job, found[job.name]))]
@@ -121,6 +132,7 @@ class Scheduler:
         self.shown_pool = None
         self.shown, self._managed, self._changed_at, self._remains = (), {}, {}, {}
         self._planned, self._reasons, self._running, self._ended, self._led_since = {}, {}, {}, {}, None
+        self._missed = frozenset()
 
     def _look(self, managed: list[Job], ended: list[Job], now: float) -> None:
         """Note the jobs, when they changed, and the workers of those that ended since the last look or before it."""
@@ -160,14 +172,14 @@ class Scheduler:
                 del self._ended[job]
 
     def _command(self, job: Job, found: Allotment) -> Command | None:
-        """Return the grant to send, if its size or its reason is new.
+        """Return the grant to send, if its size or its reason is new, or if it misses its deadline now.
 
         A job with workers keeps its minimum, unless its own cost limit stops it.
         """
         size = found.size
         if size < job.spec.size_min and job.occupants and found.reason not in COST_WAITS:
             size = job.granted
-        reason = found.reason, found.why if found.reason in COST_WAITS else ""
+        reason = found.reason, found.why if found.reason in COST_WAITS else "", found.misses_deadline
         if size == job.granted and self._reasons.get(job.name) == reason:
             return None
         self._reasons[job.name] = reason

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from pliant.core.allocate.model import CostLimit, Demand, Prices
-from pliant.core.allocate.sizes import sizes_of, speed_at
+from pliant.core.allocate.sizes import seconds_at, sizes_of
 from pliant.core.model.job import HOUR_S
 
 RESERVE_S = 60.0  # workers that must leave have this long to save
@@ -68,9 +68,7 @@ def _pays_for(cost: CostLimit, price: float, size: int, least: int, kept: int) -
 
 def size_cost(cost: CostLimit, price: float, size: int) -> float:
     """Return the cost from now to the end of the job at a size; 0 if that is not known."""
-    if cost.samples_left is None or not cost.speeds:
-        return 0.0
-    return _cost(size, price, cost.samples_left / speed_at(cost.speeds, max(size - cost.spares, 1)))
+    return _cost(size, price, seconds_at(cost.samples_left, cost.speeds, size - cost.spares) or 0.0)
 
 
 def _cost(slots: int, price: float, seconds: float) -> float:

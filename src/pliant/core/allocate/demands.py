@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from pliant.core.allocate.model import CostLimit, Demand
+from pliant.core.allocate.model import CostLimit, Deadline, Demand
 from pliant.core.autoscale import JobPace, facts_of
+from pliant.core.autoscale.advise import MEASURED_S
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 
 SETTLE_S = 20.0  # two leases: an agent that has a worker of an ended job has reported it by then
+
+REPORT_S = 10.0  # steps of a job that trains are reported well within this
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,28 @@ def cost_limit_of(job: Job, wall: float, price: float | None, pace: JobPace | No
     return CostLimit(job.spec.at_most_cost, job.spent_by(wall), price, left, speeds, spares=job.spec.spares)
 
 
-def demand_of(job: Job, planned: int | None, unchanged_s: float, cost: CostLimit | None = None) -> Demand:
+def deadline_of(job: Job, wall: float, pace: JobPace | None, *, was_missed: bool) -> Deadline | None:
+    """Return the deadline of a job, with what was measured of it; None if it has none.
+
+    The remaining samples are those at the last report, so the remaining time is counted from then, too.
+    """
+    at, spares = job.spec.deadline, job.spec.spares
+    if at is None:
+        return None
+    facts, speeds = facts_of(job), () if pace is None else pace.speeds_over(MEASURED_S)
+    if pace is None or facts is None or not speeds or at <= wall:
+        return Deadline(at - wall, spares=spares, was_missed=was_missed)
+    seen = min(wall, max(pace.now, wall - REPORT_S))
+    return Deadline(at - seen, facts.left, speeds, pace.pause_s, spares, was_missed)
+
+
+def demand_of(
+    job: Job,
+    planned: int | None,
+    unchanged_s: float,
+    cost: CostLimit | None = None,
+    deadline: Deadline | None = None,
+) -> Demand:
     """Return what a job in a queue wants and has. Its spares count as workers."""
     return Demand(
         name=job.name,
@@ -58,4 +82,5 @@ def demand_of(job: Job, planned: int | None, unchanged_s: float, cost: CostLimit
         planned=planned,
         unchanged_s=unchanged_s,
         cost=cost,
+        deadline=deadline,
     )

@@ -8,9 +8,11 @@ exceeds the pool, at any moment, although jobs change one by one.
 from __future__ import annotations
 
 from pliant.core.allocate.cost import within_cost
+from pliant.core.allocate.deadline import size_needed
 from pliant.core.allocate.model import Allotment, Demand, Leaving, Pool
 from pliant.core.allocate.plan import Plan, PlanLine, make_plan
 from pliant.core.allocate.reasons import Explainer, wait_reason
+from pliant.core.allocate.sizes import sizes_of
 
 
 def allocate(
@@ -33,10 +35,22 @@ def allocate(
         name = line.demand.name
         position += not sizes[name]
         reason, why = explainer.grant(line)
-        found.append(Allotment(name, sizes[name], line.size, reason, why, spots[name], 0 if sizes[name] else position))
+        found.append(
+            Allotment(
+                name,
+                sizes[name],
+                line.size,
+                reason,
+                why,
+                spots[name],
+                0 if sizes[name] else position,
+                line.misses_deadline,
+            )
+        )
     for place, waiting in enumerate(plan.waiting, position + 1):
-        why = wait_reason(pool, plan, waiting)
-        found.append(Allotment(waiting.demand.name, 0, 0, waiting.reason, why, position=place))
+        demand, why = waiting.demand, wait_reason(pool, plan, waiting)
+        misses = size_needed(demand, sizes_of(demand), 0) == 0
+        found.append(Allotment(demand.name, 0, 0, waiting.reason, why, position=place, misses_deadline=misses))
     return tuple(found)
 
 

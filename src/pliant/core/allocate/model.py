@@ -66,6 +66,22 @@ class CostLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Deadline:
+    """The time by which a job should end, `in_s` seconds from now; 0 or less: it is over.
+
+    `samples_left` and `speeds`, (size, samples a second) pairs, are there as far as they are known. A change of size
+    takes `pause_s`, and `spares` train nothing. `was_missed`: no size met the deadline in the last allocation.
+    """
+
+    in_s: float
+    samples_left: float | None = None
+    speeds: tuple[tuple[int, float], ...] = ()
+    pause_s: float = 0.0
+    spares: int = 0
+    was_missed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """The demand of one job: the sizes it wants, the size it has, and what was measured of it.
 
@@ -90,6 +106,7 @@ class Demand:
     pause_s: float = 0.0
     left: float | None = None  # None: unknown
     cost: CostLimit | None = None  # None: it has no limit
+    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +166,7 @@ class Reason(StrEnum):
     RELEASING = "releasing"
     ALL = "all"
     COST = "cost"
+    DEADLINE = "deadline"
     LOST = "lost"
     GROWING = "growing"
     NO_GAIN = "no-gain"
@@ -175,7 +193,8 @@ class Allotment:
     """The part of the pool that one job gets.
 
     It may use `size` now. `planned` follows as soon as other jobs have released slots. `spot` of the
-    slots should be spot ones. `position` counts the jobs that wait, from 1; 0: it does not wait.
+    slots should be spot ones. `position` counts the jobs that wait, from 1; 0: it does not wait. `misses_deadline`: its
+    deadline is over, or no size that it can have meets it.
     """
 
     name: str
@@ -185,3 +204,4 @@ class Allotment:
     why: str
     spot: int = 0
     position: int = 0
+    misses_deadline: bool = False

@@ -1,4 +1,4 @@
-"""The division of the pool that is aimed at: minimums first, then the rest by priority, queue share and gain.
+"""The division of the pool that is aimed at: minimums first, then the rest by priority, deadline, queue share and gain.
 
 The plan starts from the one before and changes only what must change or what pays off, so that two calls agree and no
 two jobs take from one another in turn. `grants` decides which part of the plan can be granted now.
@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
+from pliant.core.allocate.deadline import size_needed
 from pliant.core.allocate.model import Demand, Pool, QueueRule, Reason
 from pliant.core.allocate.sizes import HORIZON_S, URGENCY, curve_of, seconds_left, sizes_of
 
@@ -29,6 +30,8 @@ class PlanLine:
     at: int
     granted: int  # the index of the size it has; -1: it starts
     stays: bool  # it changed a moment ago
+    needed: int  # the index of the smallest size that meets its deadline; 0: its smallest size, or there is none
+    misses_deadline: bool  # at every size
 
     @property
     def size(self) -> int:
@@ -42,6 +45,11 @@ class PlanLine:
     @property
     def surplus(self) -> int:
         return self.sizes[self.at] - self.sizes[0]
+
+    @property
+    def least(self) -> int:
+        """The index of the smallest size to which jobs of its priority reduce it: they do not take its deadline."""
+        return self.needed if self.at >= self.needed else 0
 
     @property
     def step_up(self) -> int:
@@ -186,15 +194,19 @@ def _line(demand: Demand) -> PlanLine:
     most = max(demand.granted, demand.planned or 0)
     more = tuple(size for size in sizes_of(demand) if curve.sizes[-1] < size <= most) if most > curve.sizes[-1] else ()
     sizes, values = curve.sizes + more, curve.speeds + curve.speeds[-1:] * len(more)
+    at = _index(sizes, demand.granted if demand.planned is None else demand.planned)
+    needed = size_needed(demand, sizes, sizes[at])
     return PlanLine(
         demand,
         sizes,
         values,
         left_s=left_s,
         weight=left_s**-URGENCY,
-        at=_index(sizes, demand.granted if demand.planned is None else demand.planned),
+        at=at,
         granted=_index(sizes, demand.granted) if demand.granted else -1,
         stays=demand.unchanged_s is not None and demand.unchanged_s < max(STAY_S, 5 * demand.pause_s),
+        needed=sizes.index(needed) if needed else 0,
+        misses_deadline=needed == 0,
     )
 
 
@@ -233,6 +245,12 @@ class _Shares:
         self.used[line.demand.queue] += slots
         return slots
 
+    def restore(self, lines: list[PlanLine], start: list[int]) -> None:
+        """Change lines back to their sizes at an earlier moment."""
+        for line, at in zip(lines, start, strict=True):
+            while line.at != at:
+                self.move(line, 1 if line.at < at else -1)
+
 
 def _divide(peers: list[PlanLine], budget: int, shares: _Shares) -> int:
     """Plan the sizes of jobs of one priority. Return the slots that are left for lower priorities."""
@@ -243,6 +261,7 @@ def _divide(peers: list[PlanLine], budget: int, shares: _Shares) -> int:
         members = [line for line in peers if line.demand.queue == queue]
         free += _shrink(members, -shares.room(queue), shares)
     free += _shrink(peers, -free, shares)
+    free = _meet_deadlines(peers, free, shares)
     free -= _fill(peers, free, shares)
     free = _return_borrowed(peers, free, shares)
     for queue in sorted({line.demand.queue for line in peers}):
@@ -251,15 +270,44 @@ def _divide(peers: list[PlanLine], budget: int, shares: _Shares) -> int:
 
 
 def _shrink(lines: list[PlanLine], over: float, shares: _Shares) -> int:
-    """Release at least `over` slots, where it costs least; of equal jobs, the youngest first. Return the slots."""
+    """Release at least `over` slots, where it costs least; of equal jobs, the youngest first. Return the slots.
+
+    Jobs that would miss their deadlines then are the last ones.
+    """
     released = 0
     while released < over:
-        donors = [line for line in lines if line.at]
+        donors = [line for line in lines if line.at > line.least] or [line for line in lines if line.at]
         if not donors:
             break
         least = min(line.loss for line in donors)
         released -= shares.move(max((x for x in donors if x.loss == least), key=lambda x: rank_of(x.demand)), -1)
     return released
+
+
+def _meet_deadlines(lines: list[PlanLine], free: int, shares: _Shares) -> int:
+    """Give jobs that would miss their deadlines what they need, the earliest deadline first. Return the free slots.
+
+    The slots come from jobs that meet their deadlines with less, or have none. A job gets all that it needs or nothing.
+    """
+    late = [(line.demand.deadline.in_s, rank_of(line.demand), line) for line in lines if line.demand.deadline]
+    for _, _, taker in sorted(late, key=lambda each: each[:2]):
+        start, left = [line.at for line in lines], free
+        while taker.at < taker.needed:
+            is_full = shares.room(taker.demand.queue) < taker.step_up
+            if left >= taker.step_up and not is_full:
+                left -= shares.move(taker, +1)
+                continue
+            donors = [x for x in lines if x is not taker and x.at > x.least]
+            donors = [x for x in donors if not is_full or x.demand.queue == taker.demand.queue]
+            if not donors:
+                break
+            donor = min(donors, key=lambda x: (-shares.relative(x.demand.queue), x.loss, x.youth))
+            left -= shares.move(donor, -1)
+        if taker.at >= taker.needed:
+            free = left
+        else:
+            shares.restore(lines, start)
+    return free
 
 
 def _fill(lines: list[PlanLine], free: int, shares: _Shares) -> int:
@@ -309,7 +357,7 @@ def _return_borrowed(lines: list[PlanLine], free: int, shares: _Shares) -> int:
             donors = [
                 x
                 for x in lines
-                if x.at
+                if x.at > x.least
                 and x.demand.queue != taker.demand.queue
                 and shares.used[x.demand.queue] - x.step_down >= shares.fair[x.demand.queue]
             ]
@@ -329,7 +377,7 @@ def _rebalance(peers: list[PlanLine], free: int, shares: _Shares) -> int:
     """Move slots between jobs of one queue where that is worth more than the changes cost. Return the free slots."""
     movable = [line for line in peers if line.is_changing or not line.stays]
     while True:
-        least = min((line.loss for line in movable if line.at), default=0.0)
+        least = min((line.loss for line in movable if line.at > line.least), default=0.0)
         for taker in sorted((x for x in movable if x.step_up), key=lambda x: (-x.gain, rank_of(x.demand))):
             if not free and taker.gain <= ADVANTAGE * least:
                 return free
@@ -351,7 +399,7 @@ def _take(taker: PlanLine, donors: list[PlanLine], free: int, shares: _Shares) -
     while taker.step_up:
         step, worth, lost = taker.step_up, taker.gain * taker.step_up, 0.0
         while free < step:
-            donor = min((x for x in donors if x.at), key=lambda x: (x.loss, x.youth), default=None)
+            donor = min((x for x in donors if x.at > x.least), key=lambda x: (x.loss, x.youth), default=None)
             if donor is None:
                 break
             lost += donor.loss * donor.step_down
@@ -364,7 +412,5 @@ def _take(taker: PlanLine, donors: list[PlanLine], free: int, shares: _Shares) -
         net += worth - lost
         if horizon_s * net - cost > best:
             best, best_at, best_free = horizon_s * net - cost, [line.at for line in lines], free
-    for line, at in zip(lines, best_at, strict=True):
-        while line.at != at:
-            shares.move(line, 1 if line.at < at else -1)
+    shares.restore(lines, best_at)
     return best_free if best > 0 else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from heapq import nsmallest
 
-from pliant.core.allocate.model import CostLimit, Pool, Reason
+from pliant.core.allocate.deadline import end_in_s
+from pliant.core.allocate.model import CostLimit, Deadline, Pool, Reason
 from pliant.core.allocate.plan import Plan, PlanLine, Waiting
 from pliant.core.allocate.sizes import sizes_of
 
@@ -32,12 +33,18 @@ class Explainer:
 
     def grant(self, line: PlanLine) -> tuple[Reason, str]:
         """Return why a job that gets its minimum has its size, and the sentence that says so."""
+        reason, why = self._grant(line)
+        return reason, why if reason is Reason.DEADLINE else why + _deadline_note(line, self._sizes[line.demand.name])
+
+    def _grant(self, line: PlanLine) -> tuple[Reason, str]:
         pool, queue = self._pool, line.demand.queue
         size, wanted = self._sizes[line.demand.name], sizes_of(line.demand)[-1]
         if size != line.size:
             return self._growing(line, size)
         if size >= wanted and line.demand.cost is not None and line.demand.cost.workers is not None:
             return Reason.COST, f"{size}: more workers would exceed its cost limit of {amount(line.demand.cost.most)}"
+        if line.needed and line.at == line.needed and line.demand.deadline is not None:
+            return Reason.DEADLINE, f"{size} of {wanted}: {_deadline_reason(line, line.demand.deadline)}"
         if size >= wanted:
             return Reason.ALL, f"{size} of {wanted}: all that it can use"
         prefix = f"{size} of {wanted}"
@@ -71,6 +78,12 @@ class Explainer:
 
 def wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
     """Return the sentence for a job that waits for its minimum."""
+    deadline = waiting.demand.deadline
+    is_over = deadline is not None and deadline.in_s <= 0
+    return _wait_reason(pool, plan, waiting) + ("; its deadline is over" if is_over else "")
+
+
+def _wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
     least = sizes_of(waiting.demand)[0]
     match waiting.reason:
         case Reason.POOL_TOO_SMALL:
@@ -95,11 +108,45 @@ def _cost_wait(cost: CostLimit, least: int) -> str:
     """Return why a job waits, without what it has spent: each other sentence is an event."""
     if cost.price is None:
         return f"has a cost limit of {amount(cost.most)}, and the pool has no price of a slot now"
-    workers = f"{least} worker" if least == 1 else f"{least} workers"
     return (
-        f"the rest of its cost limit of {amount(cost.most)} is too little for {workers} "
+        f"the rest of its cost limit of {amount(cost.most)} is too little for {_workers(least)} "
         f"at {cost.price:g} for a slot and hour"
     )
+
+
+def _deadline_reason(line: PlanLine, deadline: Deadline) -> str:
+    """Return why a job has the smallest size that meets its deadline: its end with the size below that."""
+    fewer = line.sizes[line.needed - 1]
+    late_s = (end_in_s(deadline, fewer) or 0.0) - deadline.in_s
+    end = f"{duration(late_s)} late" if late_s > 0 else f"only {duration(-late_s)} early"
+    return f"its deadline is in {duration(deadline.in_s)}, and with {_workers(fewer)} it would end {end}"
+
+
+def _deadline_note(line: PlanLine, size: int) -> str:
+    """Return the addition to another reason: whether the job meets its deadline; empty if it has none."""
+    deadline = line.demand.deadline
+    if deadline is None:
+        return ""
+    if deadline.in_s <= 0:
+        return "; its deadline is over"
+    found = line.sizes[-1] if line.misses_deadline else size or line.size
+    end_s = end_in_s(deadline, found)
+    until = f"; its deadline is in {duration(deadline.in_s)}"
+    if end_s is None:
+        return f"{until}, and its speed is not known yet"
+    late_s = end_s - deadline.in_s
+    even = "even " if line.misses_deadline else ""
+    end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
+    return f"{until}, and {even}with {_workers(found)} it would end {end}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration such as `45 s`, `40 min` or `2 h 10 min`, rounded down."""
+    for each, unit, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if seconds >= each:
+            more = int(seconds % each // part)
+            return f"{int(seconds // each)} {unit}" + (f" {more} {smaller}" if more else "")
+    return f"{int(seconds // 60)} min" if seconds >= 60 else f"{int(seconds)} s"
 
 
 def amount(cost: float) -> str:
@@ -125,6 +172,10 @@ def _listed(names: list[str]) -> str:
 def _named(names: list[str], count: int) -> str:
     shown = ", ".join(names[:NAMES_MAX])
     return shown if count <= NAMES_MAX else f"{shown} and {count - NAMES_MAX} more"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 def _slots(count: int) -> str:

@@ -83,6 +83,11 @@ def speed_at(measured: tuple[tuple[int, float], ...], size: int) -> float:
     return slow + (fast - slow) * (size - left) / (right - left)
 
 
+def seconds_at(left: float | None, measured: tuple[tuple[int, float], ...], size: int) -> float | None:
+    """Return the seconds that a number of samples takes at a size; None if it or the speed is not known."""
+    return None if left is None or not measured else left / speed_at(measured, max(size, 1))
+
+
 def _concave(sizes: tuple[int, ...], values: list[float]) -> tuple[float, ...]:
     """Return the smallest concave curve above the values: steps that pay off only together count together."""
     hull: list[int] = []

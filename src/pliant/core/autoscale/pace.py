@@ -81,7 +81,15 @@ class JobPace:
     @property
     def speeds(self) -> tuple[tuple[int, float], ...]:
         """The measured speeds in samples a second, by size."""
-        return tuple((size, each.speed) for size, each in sorted(self.sizes.items()) if each.samples and each.seconds)
+        return self.speeds_over(0.0)
+
+    def speeds_over(self, seconds: float) -> tuple[tuple[int, float], ...]:
+        """Return the speeds at the sizes that were measured for so long."""
+        return tuple(
+            (size, each.speed)
+            for size, each in sorted(self.sizes.items())
+            if each.samples and each.seconds > 0 and each.seconds >= seconds
+        )
 
     @classmethod
     def of(cls, job: Job) -> JobPace:

@@ -38,6 +38,7 @@ PAIR_VALUE_MAX = 255
 VERIFY_MAX = 1_000_000
 PRIORITY_MAX = 1000
 SCRIPT_MAX = 4096  # characters of a script's path and its arguments together
+DEADLINE_MAX = 253402300799.0  # the end of the year 9999
 SIZE_MAX = 100_000  # far beyond what one coordinator can serve; catches typing errors
 
 
@@ -91,8 +92,22 @@ def _bad_queue(spec: JobSpec) -> str:
         return "a cost limit counts the slots of a pool: pass --queue NAME with --at-most-cost"
     if spec.at_most_cost is not None and not 0 < spec.at_most_cost < inf:
         return f"the cost limit must be above 0 and finite; got {spec.at_most_cost}"
+    if wrong := _bad_deadline(spec):
+        return wrong
     if spec.queue and spec.initial_target.placement:
         return "a job in a queue cannot have a placement: the pool decides how many workers it has"
+    return ""
+
+
+def _bad_deadline(spec: JobSpec) -> str:
+    if spec.deadline is None:
+        return ""
+    if not 0 < spec.deadline <= DEADLINE_MAX:
+        return f"the deadline must be a time from 1970 to 9999, in seconds since 1970; got {spec.deadline}"
+    if not spec.queue:
+        return "a deadline decides between jobs of a pool: pass --queue NAME with --deadline"
+    if spec.mode in (Mode.RELAUNCH, Mode.TASKS):
+        return f"a deadline needs the speed of a live job, and mode {spec.mode.value} has none: remove --deadline"
     return ""
 
 

@@ -19,7 +19,17 @@ from pliant.core.tasks.messages import TaskEvent
 
 NAMES_MAX = 8  # the rest are counted
 # Fields of JobSpec that are not plain options of the same name.
-_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed", "schedule", "script")
+_OTHER_SETTINGS = (
+    "size_min",
+    "size_max",
+    "target",
+    "roles",
+    "checkpoints",
+    "chaos_allowed",
+    "schedule",
+    "deadline",
+    "script",
+)
 PLAIN_SETTINGS = tuple(field.name for field in fields(JobSpec) if field.name not in _OTHER_SETTINGS)
 
 
@@ -153,6 +163,7 @@ def setting_options(spec: JobSpec) -> dict[str, str]:
     return {
         "--workers": f"{spec.size_min}:{spec.size_max}",
         **{f"--{name.replace('_', '-')}": _setting(getattr(spec, name)) for name in PLAIN_SETTINGS},
+        "--deadline": "none" if spec.deadline is None else utc_time(spec.deadline),
         "--schedule": describe_schedule(spec.schedule) or "none",
         "--role": describe_roles(spec.roles),
         "--checkpoint-every": every,
@@ -172,6 +183,17 @@ def _setting(value: object) -> str:
             return f"{value:g}"
         case _:
             return str(value)
+
+
+def utc_time(at: float) -> str:
+    """Return a time from 1970 on, as `--deadline` takes it: 2026-11-20T18:00:00Z."""
+    days, second = divmod(int(at), 86400)
+    era, day = divmod(days + 719468, 146097)  # days since March of the year 0, in eras of 400 years
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153  # from March on
+    date = f"{era * 400 + year + month // 10:04}-{(month + 2) % 12 + 1:02}-{day - (153 * month + 2) // 5 + 1:02}"
+    return f"{date}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}Z"
 
 
 def describe_mode(mode: Mode) -> str:

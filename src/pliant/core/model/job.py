@@ -1,7 +1,7 @@
 """The state of a job: values, and properties that read them.
 
 `Job` is everything the coordinator decides on. It is small and frozen, only `pliant.core.job.evolve` changes it, and
-the event log rebuilds all of it. Leases and deadlines are not part of it: they live in the coordinator's memory and
+the event log rebuilds all of it. Leases and timeouts are not part of it: they live in the coordinator's memory and
 start again after a restart (rule 19), so none of their times is stored.
 """
 
@@ -97,6 +97,7 @@ class JobSpec:
     schedule: Schedule = ()  # the target from a step on, as (step, size); empty: the target stays
     autoscale: Autoscale = Autoscale.OFF
     at_most_cost: float | None = None  # in the currency of the pool's prices; None: no limit
+    deadline: float | None = None  # the time by which it should end; None: it has none
     script: tuple[str, ...] = ()  # the script that lent machines run for it, and its arguments; empty: none do
 
     @property

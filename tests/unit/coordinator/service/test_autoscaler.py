@@ -62,6 +62,15 @@ def test_jobs_without_autoscaling_get_no_advice_and_other_events_none() -> None:
     assert service.submitted == []
 
 
+def test_a_job_with_a_deadline_is_measured_without_advice() -> None:
+    service = FakeService(Autoscale.OFF)
+    assert service.known is not None
+    service.known = with_spec(service.known, deadline=1e9)
+    autoscaler = reported(service, 3)
+    assert service.submitted == []
+    assert autoscaler._paces["demo"].speeds == ((2, 0.25),)
+
+
 def test_a_coordinator_that_does_not_lead_and_an_ended_job_measure_nothing() -> None:
     service = FakeService(Autoscale.ON)
     autoscaler = reported(service, 1)

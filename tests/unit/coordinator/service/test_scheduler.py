@@ -8,6 +8,7 @@ from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
 from pliant.coordinator.service.scheduler import PERIOD_S, Scheduler
 from pliant.core.allocate import Pool
 from pliant.core.allocate.demands import SETTLE_S
+from pliant.core.autoscale.pace import JobPace, SizePace
 from pliant.core.messages import Command, Exited, GrantWorkers, SetPrice
 from pliant.core.model.job import Agent, Job, JobState, Member
 from pliant.core.model.names import MemberId
@@ -166,3 +167,35 @@ def test_jobs_are_charged_the_price_of_the_moment_and_stop_at_their_cost_limit()
     assert dict(found[1:])["limited"] == GrantWorkers(
         0, "has a cost limit of 500.00, and the pool has no price of a slot now"
     )
+
+
+def test_a_job_gets_workers_for_its_deadline_and_one_that_misses_it_gets_the_reason_once() -> None:
+    scheduler = leader(6)
+    due, other = with_spec(job("due", 3, 3), deadline=1100.0), on_agent(job("other", 0, 3), 3)
+    assert sizes(scheduler.due(0.0, 1000.0, loaded(due, other))) == {"due": 3, "other": 3}
+    scheduler.paces["due"] = JobPace({3: SizePace(30.0, 30.0)}, _pauses=[1.0], now=1000.0)
+    found = dict(scheduler.due(10.0, 1000.0, loaded(due, other)))
+    end = "its deadline is in 1 min, and with 3 workers it would end 20 s late"
+    assert found == {
+        "due": GrantWorkers(3, f"3 of 5: gets 2 more once other has released them; {end}"),
+        "other": GrantWorkers(1, "1 of 6: due beside it has 5 of 6 slots"),
+    }
+    other = on_agent(replace(other, granted=1), 1)
+    end = "its deadline is in 1 min, and with 4 workers it would end only 1 s early"
+    assert scheduler.due(11.0, 1000.0, loaded(due, other)) == [("due", GrantWorkers(5, f"5 of 6: {end}"))]
+
+    due = on_agent(replace(due, granted=5), 5)
+    assert scheduler.due(12.0, 1000.0, loaded(due, other)) == []
+    scheduler.paces["due"] = JobPace({3: SizePace(30.0, 60.0)}, now=1000.0)  # it has become slower
+    found = dict(scheduler.due(30.0, 1000.0, loaded(due, other)))
+    due_command = found["due"]
+    assert isinstance(due_command, GrantWorkers)
+    assert due_command.why.endswith("its deadline is in 1 min, and even with 6 workers it would end 47 s late")
+    due = on_agent(replace(due, granted=due_command.size), due_command.size)
+    while found := dict(scheduler.due(scheduler._next, 1001.0, loaded(due, other))):  # the rest goes to the other one
+        assert [*found] == ["other"]
+        [command] = found.values()
+        assert isinstance(command, GrantWorkers)
+        other = on_agent(replace(other, granted=command.size), command.size)
+    assert scheduler.due(90.0, 1101.0, loaded(due, other)) == []  # it has missed its deadline already
+    assert [each.why.endswith("; its deadline is over") for _, each in scheduler.shown] == [True, False]
