@@ -38,7 +38,7 @@ def test_no_cluster_breaks_an_invariant(first: int) -> None:
         assert universe.decisions > 100
 
 
-@pytest.mark.parametrize("seed", [98, 206, 372])
+@pytest.mark.parametrize("seed", [17, 98, 206, 372])
 def test_a_cluster_that_once_broke_an_invariant_breaks_none(seed: int) -> None:
     assert Universe(seed).run() == []
 

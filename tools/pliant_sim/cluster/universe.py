@@ -333,7 +333,7 @@ class Universe:
         """A job stops for its cost limit only if that does not pay for its minimum until its workers have left."""
         cost = demand.cost
         is_short = cost is not None and cost.price is not None and cost.left < least * cost.price * RESERVE_S / HOUR_S
-        if demand.granted and not is_short:
+        if demand.granted and demand.held and not is_short:
             self._complain(f"{demand.name} stops although its cost limit leaves room: {cost}")
 
     def _check_order(self, demands: tuple[Demand, ...], found: dict[str, Allotment]) -> None:

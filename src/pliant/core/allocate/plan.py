@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pliant.core.allocate.cost import within_cost
 from pliant.core.allocate.deadline import size_needed
 from pliant.core.allocate.model import Demand, Pool, QueueRule, Reason
 from pliant.core.allocate.sizes import HORIZON_S, URGENCY, curve_of, seconds_left, sizes_of
@@ -148,7 +149,7 @@ def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine
     first_in: dict[str, str] = {}  # the same for each queue
     for demand in demands:
         floor, limit = floors[demand.name], limits.get(demand.queue)
-        if demand.cost is not None and demand.cost.workers == 0:
+        if demand.cost is not None and _is_unpaid(demand, demand.name in running):
             waiting.append(Waiting(demand, Reason.NO_PRICE if demand.cost.price is None else Reason.COST_LIMIT))
         elif demand.name in running:
             lines.append(_line(demand))
@@ -169,6 +170,12 @@ def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine
             taken += floor
             used[demand.queue] += floor
     return lines, waiting
+
+
+def _is_unpaid(demand: Demand, is_running: bool) -> bool:
+    """Return whether the cost limit does not pay for a job. A job that lost all its workers has to start again."""
+    found = demand if is_running or demand.held else within_cost(replace(demand, granted=0))
+    return found.cost is not None and found.cost.workers == 0
 
 
 def _displaced(pool: Pool, demands: list[Demand], floors: dict[str, int], ended: int) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.core.allocate import Demand, Pool, Reason, allocate
@@ -121,3 +123,13 @@ def test_the_prices_of_a_pool_are_checked(prices: tuple[tuple[float, float], ...
 
 def test_small_costs_are_shown_with_the_digits_that_matter() -> None:
     assert [amount(cost) for cost in (0.0, 0.00123, 0.5, 12.345)] == ["0.00", "0.0012", "0.50", "12.35"]
+
+
+def test_a_job_that_lost_all_workers_with_the_pool_starts_again_only_if_its_limit_pays_for_that() -> None:
+    lost = replace(limited(2 * START - 1, granted=2, wanted=2, least=2), held=0)
+    other, third = Demand("b", 1, 4, 5, held=1, granted=4), Demand("c", 1, 1, since=1.0)
+    found = {each.name: each for each in allocate(Pool(2), (lost, other, third))}
+    assert (found["a"].size, found["a"].reason) == (0, Reason.COST_LIMIT)
+    assert [found[name].size for name in "bc"] == [1, 1]  # it keeps no other job waiting
+    found = {each.name: each for each in allocate(Pool(2), (replace(lost, held=1), other, third))}
+    assert found["a"].reason is Reason.NO_ROOM
