@@ -144,6 +144,54 @@ CLUSTERS = (
         ),
     ),
     Planted(
+        "a deadline that cannot be met",
+        "deadlines",
+        "A job takes workers for its deadline although it would miss it even with all that it can have.",
+        (
+            Edit(
+                "core/allocate/deadline.py",
+                "            return size\n    return 0\n",
+                "            return size\n    return sizes[-1]\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a deadline that costs another one",
+        "deadlines",
+        "A job that would miss its deadline takes workers that another one of its priority needs for its own.",
+        (
+            Edit(
+                "core/allocate/plan.py",
+                "        return self.needed if self.at >= self.needed else 0\n",
+                "        return 0\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a part of what a deadline needs",
+        "deadlines",
+        "A job that cannot get all that its deadline needs takes the rest from others, and is late anyway.",
+        (
+            Edit(
+                "core/allocate/plan.py",
+                "        if taker.at >= taker.needed:\n            free = left\n        else:\n            shares.restore(lines, start)\n",
+                "        free = left\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a deadline at the edge",
+        "deadlines",
+        "A job whose end is close to its deadline meets it and misses it in turn, with an event each time.",
+        (
+            Edit(
+                "core/allocate/deadline.py",
+                "size == kept and not deadline.was_missed",
+                "size == kept",
+            ),
+        ),
+    ),
+    Planted(
         "a replacement beside its predecessor",
         "grants",
         "A job in a queue starts the replacement of a draining worker early, beyond its grant.",
