@@ -238,9 +238,9 @@ class Workers:
 
     def ended(self, member: MemberId, code: int) -> str:
         """Return a worker's error in one line, or why it was killed; empty if there is none. Safe from any thread."""
-        worker = self._running.get(member)
+        worker, why = self._running.get(member), self._memory_kills.explain(code)
         if worker is None or code <= 0:
-            return self._memory_kills.explain(code)
+            return why
         worker.sink.wait(LAST_WORDS_S)
         assert self._surroundings is not None
         found = failure.read_failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())

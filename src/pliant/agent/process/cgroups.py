@@ -46,7 +46,7 @@ def memory_kills(root: Path = ROOT) -> int:
 
 
 class MemoryKills:
-    """The kernel's kills for lack of memory since the last look. Safe from any thread."""
+    """The kernel's kills for lack of memory that no end of a worker explains yet. Safe from any thread."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
@@ -54,9 +54,14 @@ class MemoryKills:
         self._seen = memory_kills(root)
 
     def explain(self, code: int) -> str:
-        """Return why a process with this exit status was killed; empty if the kernel killed none for lack of memory."""
+        """Return why a process with this exit status was killed; empty if the kernel killed none for lack of memory.
+
+        If the process ended otherwise, the kernel killed one of its children, such as a data worker.
+        """
         with self._lock:
-            if code != -signal.SIGKILL or memory_kills(self._root) <= self._seen:
+            kills = memory_kills(self._root)
+            if code != -signal.SIGKILL or kills <= self._seen:
+                self._seen = kills
                 return ""
             self._seen += 1
         limit = memory_limit(self._root)
