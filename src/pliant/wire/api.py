@@ -305,6 +305,7 @@ class JobStatus:
     advised_why: str = ""
     tasks: TaskProgress | None = None  # None: it is no task queue
     price: float = 0.0  # that it pays for a slot of the pool and hour
+    tables_whole: bool = True  # every row of parameter servers has its copies, and none moves
     spent: float = 0.0  # so far, in all attempts of its history
 
 

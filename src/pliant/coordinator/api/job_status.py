@@ -155,6 +155,7 @@ def job_status(
         advised=job.advised,
         advised_why=job.advised_why,
         tasks=_task_progress(job),
+        tables_whole=job.ps is None or job.ps.layout.is_whole,
         price=job.price,
         spent=job.spent_by(wall),
     )

@@ -18,7 +18,7 @@ from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
 from pliant.core.policy.schedule import Schedule, scheduled_size
-from pliant.core.ps.model import ServerTable
+from pliant.core.ps.model import SERVERS_MAX, ServerTable
 from pliant.core.tasks.model import TaskState
 
 HOUR_S = 3600.0
@@ -361,6 +361,7 @@ class Job:
 def member_limit(job: Job) -> int:
     """Return how many members, agents and ids of departed members a job keeps.
 
-    That is enough for old and new workers side by side, and to refuse late duplicates of departed ones.
+    That is enough for old and new workers and servers side by side, and to refuse late duplicates of departed ones.
     """
-    return 64 + 4 * job.spec.size_max
+    servers = 2 * SERVERS_MAX if job.spec.mode is Mode.TASKS else 0
+    return 64 + 4 * job.spec.size_max + servers

@@ -10,10 +10,9 @@ from pliant.core.messages.rejection import Code, Rejection
 from pliant.core.model.job import Job, JobState, Mode, member_limit
 from pliant.core.model.names import MEMBER_NAME_MAX, bad_name
 from pliant.core.ps import messages as p
-from pliant.core.ps.model import ServerAddress, ServerTable
+from pliant.core.ps.model import SERVERS_MAX, ServerAddress, ServerTable
 from pliant.core.ps.place import next_placement
 
-SERVERS_MAX = 256
 ADDRESS_MAX = 255
 
 Decision = tuple[Event, ...] | Rejection

@@ -8,6 +8,7 @@ from pliant.core.model.names import MemberId
 
 BUCKETS = 1024
 NONE = -1  # no server
+SERVERS_MAX = 256  # of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ class BucketLayout:
     @property
     def ids(self) -> tuple[MemberId, ...]:
         return tuple(server.id for server in self.servers)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether every bucket has all its copies, and none moves. A lone server has no backups."""
+        lacks_backup = len(self.servers) > 1 and NONE in self.backup
+        return not (self.leaving or lacks_backup) and set(self.incoming) == {NONE}
 
     def index(self, server: MemberId) -> int:
         """Return the index of a server; `NONE` if the layout does not have it."""

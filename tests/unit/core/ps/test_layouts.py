@@ -7,14 +7,14 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.messages import Code
 from pliant.core.messages.describe import describe
-from pliant.core.model.job import JobSpec, JobState, Mode
+from pliant.core.model.job import JobSpec, JobState, Mode, member_limit
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import MemberState, member_state, view_of
 from pliant.core.ps import decide as rules
 from pliant.core.ps import messages as p
 from pliant.core.ps.evolve import evolve_servers
 from pliant.core.ps.invariants import layout_violation, table_change_violation
-from pliant.core.ps.model import BUCKETS, NONE, BucketCopies, BucketLayout, ServerTable, empty_layout
+from pliant.core.ps.model import BUCKETS, NONE, SERVERS_MAX, BucketCopies, BucketLayout, ServerTable, empty_layout
 from unit.core.build import TERMS as LIVE_TERMS
 from unit.core.ps.fleet import A, B, C, D, Fleet
 from unit.core.tasks.queue import X
@@ -30,6 +30,34 @@ def test_the_first_server_has_every_bucket_and_the_second_the_copies() -> None:
     assert fleet.backups() == {A: 0, B: 0}
     fleet.fill()
     assert fleet.primaries() == fleet.backups() == {A: 512, B: 512}
+
+
+def test_a_layout_is_whole_once_every_bucket_has_its_copies_and_no_server_leaves() -> None:
+    fleet = Fleet()
+    found = [empty_layout(0).is_whole]
+
+    def look() -> None:
+        found.append(fleet.layout.is_whole)
+
+    fleet.serve(A)
+    look()  # a lone server has no backups
+    fleet.serve(B)
+    look()
+    fleet.fill()
+    look()
+    assert found == [True, True, False, True]
+    fleet.settle(C)
+    look()
+    fleet.tell(m.Drain(B, 30.0, "drained"))
+    look()
+    fleet.fill()
+    fleet.kill(A)
+    look()  # the buckets of the killed server have no backup
+    assert found[4:] == [True, False, False]
+
+
+def test_the_ids_of_servers_count_beside_those_of_workers() -> None:
+    assert member_limit(Fleet().it) == 64 + 4 * 4 + 2 * SERVERS_MAX
 
 
 def test_a_third_server_receives_its_share_with_few_moves() -> None:

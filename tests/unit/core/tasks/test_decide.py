@@ -5,7 +5,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.accounting.activity import Category, categories_of
 from pliant.core.messages import Code
-from pliant.core.model.job import JobSpec, JobState, Mode
+from pliant.core.model.job import JobSpec, JobState, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state
 from pliant.core.tasks import decide as rules
@@ -373,7 +373,7 @@ def test_a_member_that_is_gone_or_has_a_bad_name_or_is_one_too_many_is_refused()
     assert queue.refused(t.TakeShards(A, 1)).code is Code.GONE
     assert queue.refused(t.JoinTasks(MemberId("-"), X, TERMS)).code is Code.BAD
     assert queue.refused(t.JoinTasks(B, AgentId(""), TERMS)).code is Code.BAD
-    for at in range(68):
+    for at in range(member_limit(queue.it)):
         queue.join(MemberId(f"m{at}"))
     assert "far more than its largest size" in queue.refused(t.JoinTasks(D, X, TERMS)).why
 
