@@ -114,7 +114,7 @@ CLUSTERS = (
         (
             Edit(
                 "coordinator/service/scheduler.py",
-                " and found.reason not in COST_WAITS",
+                " and found.reason not in STOPS",
                 "",
             ),
         ),

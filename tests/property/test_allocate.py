@@ -59,6 +59,7 @@ def demands(draw: st.DrawFn) -> tuple[Demand, ...]:
                 left=draw(st.sampled_from((None, 10.0, 1000.0, 100000.0))),
                 cost=draw(st.none() | limits),
                 deadline=draw(st.none() | deadlines),
+                suspended=draw(st.sampled_from((False, False, False, True))),
             )
         )
     return tuple(found)

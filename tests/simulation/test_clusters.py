@@ -158,7 +158,7 @@ def test_a_job_that_trains_until_its_limit_is_spent_exceeds_it(monkeypatch: pyte
 
 
 def test_a_leader_that_keeps_the_minimum_of_a_job_at_its_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "COST_WAITS", ())
+    monkeypatch.setattr(scheduler, "STOPS", ())
     assert "has spent" in LedPool(STOPPED).run()[0]
 
 

@@ -25,7 +25,7 @@ from pliant.core.allocate.demands import (
     remains_of,
 )
 from pliant.core.allocate.machines import LentMachine
-from pliant.core.allocate.model import COST_WAITS
+from pliant.core.allocate.model import STOPS
 from pliant.core.autoscale import JobPace
 from pliant.core.messages import Command, Exited, GrantWorkers, Rejection, SetPrice
 from pliant.core.model.job import Job
@@ -177,9 +177,9 @@ class Scheduler:
         A job with workers keeps its minimum, unless its own cost limit stops it.
         """
         size = found.size
-        if size < job.spec.size_min and job.occupants and found.reason not in COST_WAITS:
+        if size < job.spec.size_min and job.occupants and found.reason not in STOPS:
             size = job.granted
-        reason = found.reason, found.why if found.reason in COST_WAITS else "", found.misses_deadline
+        reason = found.reason, found.why if found.reason in STOPS else "", found.misses_deadline
         if size == job.granted and self._reasons.get(job.name) == reason:
             return None
         self._reasons[job.name] = reason

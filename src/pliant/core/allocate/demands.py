@@ -69,18 +69,23 @@ def demand_of(
     cost: CostLimit | None = None,
     deadline: Deadline | None = None,
 ) -> Demand:
-    """Return what a job in a queue wants and has. Its spares count as workers."""
+    """Return what a job in a queue wants and has, in whole units. Its spares count as workers."""
+    spec = job.spec
+    wanted = max(spec.size_min, min(job.target.size, spec.size_max, job.slots) + spec.spares)
     return Demand(
         name=job.name,
-        size_min=job.spec.size_min,
-        wanted=max(job.spec.size_min, min(job.target.size, job.spec.size_max, job.slots) + job.spec.spares),
-        priority=job.spec.priority,
+        size_min=spec.size_min,
+        wanted=-(-wanted // spec.unit) * spec.unit,
+        priority=spec.priority,
         since=job.created_at,
-        queue=job.spec.queue,
+        queue=spec.queue,
+        unit=spec.unit,
+        sizes=tuple(sorted({size + more for size in spec.sizes for more in (0, spec.spares)})),
         held=len(job.occupants),
         granted=job.granted,
         planned=planned,
         unchanged_s=unchanged_s,
         cost=cost,
         deadline=deadline,
+        suspended=spec.suspended,
     )

@@ -106,6 +106,7 @@ class Demand:
     pause_s: float = 0.0
     left: float | None = None  # None: unknown
     cost: CostLimit | None = None  # None: it has no limit
+    suspended: bool = False  # it wants no worker
     deadline: Deadline | None = None
 
 
@@ -156,6 +157,7 @@ def bad_prices(prices: Prices) -> str:
 class Reason(StrEnum):
     """The reason for the size of a job. Those in `WAITS` are for jobs that wait."""
 
+    SUSPENDED = "suspended"
     COST_LIMIT = "cost-limit"
     NO_PRICE = "no-price"
     POOL_TOO_SMALL = "pool-too-small"
@@ -176,9 +178,10 @@ class Reason(StrEnum):
     POOL = "pool"
 
 
-COST_WAITS = (Reason.COST_LIMIT, Reason.NO_PRICE)  # a job that runs stops for these, although it has its minimum
+# A job that runs stops for these, although it has its minimum.
+STOPS = (Reason.SUSPENDED, Reason.COST_LIMIT, Reason.NO_PRICE)
 WAITS = (
-    *COST_WAITS,
+    *STOPS,
     Reason.POOL_TOO_SMALL,
     Reason.QUEUE_TOO_SMALL,
     Reason.QUEUE_FULL,

@@ -149,7 +149,9 @@ def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine
     first_in: dict[str, str] = {}  # the same for each queue
     for demand in demands:
         floor, limit = floors[demand.name], limits.get(demand.queue)
-        if demand.cost is not None and _is_unpaid(demand, demand.name in running):
+        if demand.suspended:
+            waiting.append(Waiting(demand, Reason.SUSPENDED))
+        elif demand.cost is not None and _is_unpaid(demand, demand.name in running):
             waiting.append(Waiting(demand, Reason.NO_PRICE if demand.cost.price is None else Reason.COST_LIMIT))
         elif demand.name in running:
             lines.append(_line(demand))

@@ -95,6 +95,8 @@ def _wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
             if waiting.reason is Reason.QUEUE_TOO_SMALL:
                 return f"needs {least} workers, queue {queue} may have {limit}"
             return f"needs {least} workers, the minimums in queue {queue} are {used} of the {limit} it may have"
+        case Reason.SUSPENDED:
+            return "it is suspended"
         case Reason.BEHIND:
             return f"behind {waiting.ahead}"
         case Reason.COST_LIMIT | Reason.NO_PRICE if waiting.demand.cost is not None:

@@ -94,6 +94,12 @@ def _bad_queue(spec: JobSpec) -> str:
         return f"the cost limit must be above 0 and finite; got {spec.at_most_cost}"
     if wrong := _bad_deadline(spec):
         return wrong
+    if not spec.queue and (spec.suspended or spec.sizes or spec.unit != 1):
+        return "suspended, sizes and unit have an effect only in a queue"
+    if not 1 <= spec.unit <= SIZE_MAX:
+        return f"unit must be 1 to {SIZE_MAX}; got {spec.unit}"
+    if any(not spec.size_min <= size <= spec.size_max for size in spec.sizes):
+        return f"sizes must be {spec.size_min} to {spec.size_max}; got {spec.sizes}"
     if spec.queue and spec.initial_target.placement:
         return "a job in a queue cannot have a placement: the pool decides how many workers it has"
     return ""

@@ -28,6 +28,9 @@ _OTHER_SETTINGS = (
     "chaos_allowed",
     "schedule",
     "deadline",
+    "suspended",
+    "sizes",
+    "unit",
     "script",
 )
 PLAIN_SETTINGS = tuple(field.name for field in fields(JobSpec) if field.name not in _OTHER_SETTINGS)
@@ -169,6 +172,9 @@ def setting_options(spec: JobSpec) -> dict[str, str]:
         "--checkpoint-every": every,
         "--checkpoint-keep": str(policy.keep),
         "--allow-chaos": _setting(spec.chaos_allowed),
+        "suspended": _setting(spec.suspended),
+        "sizes": ", ".join(str(size) for size in spec.sizes) or "all",
+        "workers that come and go together": str(spec.unit),
         "script": " ".join(spec.script) or "none",
     }
 

@@ -98,6 +98,9 @@ class JobSpec:
     autoscale: Autoscale = Autoscale.OFF
     at_most_cost: float | None = None  # in the currency of the pool's prices; None: no limit
     deadline: float | None = None  # the time by which it should end; None: it has none
+    suspended: bool = False  # in a queue: it wants no worker, and those that it has leave
+    sizes: tuple[int, ...] = ()  # in a queue: the only numbers of workers that it uses; empty: all
+    unit: int = 1  # in a queue: the number of workers that come and go together, as in one pod
     script: tuple[str, ...] = ()  # the script that lent machines run for it, and its arguments; empty: none do
 
     @property

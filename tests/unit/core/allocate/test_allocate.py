@@ -88,6 +88,15 @@ def test_the_rest_grows_back_when_the_urgent_job_has_ended() -> None:
     assert sizes(Pool(8), low) == {"low": 8}
 
 
+def test_a_suspended_job_wants_no_worker_and_its_slots_are_free_once_its_workers_are_gone() -> None:
+    night, urgent = Demand("night", 2, 6, held=6, granted=6, planned=6), Demand("urgent", 2, 8, since=1.0)
+    paused = replace(night, suspended=True)
+    found = given(Pool(8), paused, urgent)
+    assert (found["night"].size, found["night"].reason, found["night"].why) == (0, Reason.SUSPENDED, "it is suspended")
+    assert found["urgent"].size == 2
+    assert sizes(Pool(8), replace(paused, held=0, granted=0), urgent) == {"night": 0, "urgent": 8}
+
+
 def test_a_job_that_must_wait_a_while_for_more_slots_does_not_pay_for_two_changes() -> None:
     low = Demand("low", 1, 8, held=5, granted=1, planned=1)
     high = Demand("high", 2, 7, priority=1, held=2, granted=2, planned=7, pause_s=500.0, speeds=LINEAR, left=2e4)

@@ -45,6 +45,12 @@ def test_the_demand_has_the_target_with_the_spares_and_the_queue() -> None:
     assert (demand.held, demand.granted, demand.planned, demand.unchanged_s) == (4, 2, 5, 8.0)
 
 
+def test_the_demand_counts_whole_pods_and_the_sizes_that_the_job_uses() -> None:
+    job = with_spec(running(2), queue="batch", unit=4, sizes=(2, 6), spares=1, suspended=True)
+    demand = demand_of(job, None, 0.0)
+    assert (demand.wanted, demand.unit, demand.sizes, demand.suspended) == (8, 4, (2, 3, 6, 7), True)
+
+
 def test_the_cost_limit_has_what_the_job_has_spent_and_what_was_measured_of_it() -> None:
     job = replace(with_spec(running(2), queue="batch"), price=3600.0, spent=7.0, spent_at=100.0)
     assert cost_limit_of(job, 110.0, 1.0, None) is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pliant.core import messages as m
 from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
-from pliant.core.job.validation import bad_spec
+from pliant.core.job.validation import SIZE_MAX, bad_spec
 from pliant.core.messages import Code, Event
 from pliant.core.messages.describe import describe, describe_settings
 from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target
@@ -48,6 +49,27 @@ def test_a_smaller_grant_lets_members_leave_by_the_next_world_and_a_larger_one_t
     job = after(job, m.Leave(C, newest.number, "drained"), grant(5))
     assert desired_workers(job) == {X: 5}
     assert job.wanted_size == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"queue": "a", "suspended": True, "sizes": (2, 4), "unit": 2}, ""),
+        ({"suspended": True}, "suspended, sizes and unit have an effect only in a queue"),
+        ({"sizes": (2,)}, "suspended, sizes and unit have an effect only in a queue"),
+        ({"unit": 2}, "suspended, sizes and unit have an effect only in a queue"),
+        ({"queue": "a", "unit": 0}, f"unit must be 1 to {SIZE_MAX}; got 0"),
+        ({"queue": "a", "sizes": (2, 5)}, "sizes must be 1 to 4; got (2, 5)"),
+    ],
+)
+def test_suspension_and_discrete_sizes_are_checked(more: dict[str, Any], wrong: str) -> None:
+    assert bad_spec(JobSpec(1, 4, **more)) == wrong
+
+
+def test_suspension_and_discrete_sizes_are_described() -> None:
+    before, after = JobSpec(1, 4, queue="a"), JobSpec(1, 4, queue="a", suspended=True, sizes=(2, 4), unit=2)
+    words = "suspended no -> yes, sizes all -> 2, 4, workers that come and go together 1 -> 2"
+    assert describe_settings(before, after) == words
 
 
 # ------------------------------------------------------------------------------------------- permits
