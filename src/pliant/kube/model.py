@@ -199,6 +199,7 @@ class CoordinatorView:
     granted: int | None = None  # the workers that the pool grants; None: the job is in no queue
     granted_why: str = ""
     live: bool = True  # its workers are members themselves
+    tables_whole: bool = True  # every row of its parameter servers has its copies, and none moves
 
     @property
     def ended(self) -> bool:

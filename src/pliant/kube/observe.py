@@ -122,7 +122,7 @@ def cluster_slots(nodes: Iterable[Object], jobs: Iterable[tuple[ElasticJob, Sequ
     for job, pods, view in jobs:
         if job.spec.queue and isinstance(view, CoordinatorView):
             for pod in pods:
-                if pod.name in view.agents:
+                if pod.name in view.agents and not pod.ended:
                     used[pod.node] += job.spec.workers.processes
     found = 0
     for node in nodes:
@@ -210,6 +210,7 @@ def read_view(found: JobStatus, store: str) -> CoordinatorView:
         granted=found.granted,
         granted_why=found.granted_why,
         live=found.live,
+        tables_whole=found.tables_whole,
     )
 
 

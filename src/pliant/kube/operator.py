@@ -116,8 +116,11 @@ class Operator:
     def _report_slots(self, lists: Lists, seen: list[tuple[Observation, Any]]) -> None:
         """Tell the coordinator's pool how many slots the nodes lend, if that changed or was not told for a while.
 
-        If the coordinator does not answer, it gets the number the next time.
+        If the coordinator does not answer, it gets the number the next time. Nor is anything reported while the view of
+        a job is unknown: the slots in use on closed nodes are unknown then.
         """
+        if any(each.job.spec.queue and isinstance(each.view, Unknown) for each, _ in seen):
+            return
         slots = cluster_slots(lists.nodes.items, ((each.job, each.pods, each.view) for each, _ in seen))
         if slots == self._slots and self.clock() - self._slots_at < RELIST_S:
             return

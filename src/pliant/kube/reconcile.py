@@ -81,7 +81,7 @@ def report_refusal(seen: Observation) -> tuple[a.Action, ...]:
 
 def job_spec(settings: JobSettings, extra_spares: int = 0) -> JobSpec:
     """Return the settings of the coordinator's job. Servers that run the user's script count as workers there."""
-    more = settings.seated_servers
+    more, is_pooled = settings.seated_servers, bool(settings.queue)
     return JobSpec(
         size_min=settings.size_min + more,
         size_max=settings.size_max + more,
@@ -90,10 +90,22 @@ def job_spec(settings: JobSettings, extra_spares: int = 0) -> JobSpec:
         mode=Mode.RELAUNCH if more else Mode(settings.mode.lower()),
         spares=0 if more else settings.spares + extra_spares,
         roles=((PARAMETER_SERVER, more),) if more else (),
-        checkpoints=CheckpointPolicy(0, float(settings.checkpoint_every_s), keep=settings.checkpoint_keep),
+        checkpoints=CheckpointPolicy(0, _save_every_s(settings), keep=settings.checkpoint_keep),
         queue=settings.queue,
         priority=settings.priority,
+        suspended=is_pooled and settings.suspend,
+        sizes=settings.sizes if is_pooled else (),
+        unit=settings.workers.processes if is_pooled else 1,
     )
+
+
+def _save_every_s(settings: JobSettings) -> float:
+    """Return the seconds between checkpoints; 0: none.
+
+    Each parameter server saves a part. Without a claim the parts would lie in different pods, where nothing reads them.
+    """
+    has_claim = settings.claim is not None or settings.claim_spec is not None
+    return float(settings.checkpoint_every_s) if has_claim or settings.servers is None else 0.0
 
 
 def _prepare(seen: Observation) -> tuple[a.Action, ...]:
@@ -193,6 +205,8 @@ def _fill(seen: Observation, view: CoordinatorView) -> tuple[tuple[a.Action, ...
         live = (*sorted_pods.live, *phantoms)
         base = count if role.role == PARAMETER_SERVER else spec.base_pods
         change = plan_change(live, count, base, role.hash, view)
+        if role.role == PARAMETER_SERVER and spec.is_task_queue:
+            change = replace(change, remove=_servers_to_remove(change.remove, view))
         joined = sum(pod.name in view.agents for pod in live)
         if seen.now < _held_until(job) and joined >= base:
             change = replace(change, create=())
@@ -205,6 +219,16 @@ def _fill(seen: Observation, view: CoordinatorView) -> tuple[tuple[a.Action, ...
         moves += _notices(seen, sorted_pods, view)
     creations = [a.CreatePod(*each) for each in (*kept, *new)]
     return (*creations, *moves), _Reserved(tuple(kept), tuple(new))
+
+
+def _servers_to_remove(chosen: Sequence[Pod], view: CoordinatorView) -> tuple[Pod, ...]:
+    """Return which of Pliant's own servers may go now.
+
+    Those that hold nothing may, and one more while every row has its copies.
+    """
+    starting = tuple(pod for pod in chosen if pod.name not in view.agents)
+    running = tuple(pod for pod in chosen if pod.name in view.agents)
+    return (*starting, *(running[:1] if view.tables_whole else ()))
 
 
 def _phantom(job: ElasticJob, role: RoleSpec, index: int, tier: str, now: float) -> Pod:

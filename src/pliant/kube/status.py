@@ -209,7 +209,8 @@ def _active_and_spare(job: ElasticJob, view: CoordinatorView) -> tuple[int, int]
     if view.ended:
         return 0, view.spare
     if job.spec.is_task_queue:
-        return sum(agent.ready for agent in view.agents.values() if agent.capacity), 0
+        ready = sum(agent.ready for agent in view.agents.values() if agent.capacity)
+        return min(ready, job.spec.desired), max(0, ready - job.spec.desired)
     servers = job.spec.seated_servers if view.size else 0
     return max(0, view.active - servers), view.spare
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from pliant.core.allocate import Pool
+from pliant.kube.api import Listing
 from pliant.kube.model import AgentView, ElasticJob, JobView, Pod, Unknown
 from pliant.kube.names import SLOTS_LABEL
 from pliant.kube.observe import LEAVING_TAINTS, cluster_slots, lent_slots
-from pliant.kube.reconcile import job_spec
+from pliant.kube.operator import Lists, make_operator
+from pliant.kube.reconcile import Observation, job_spec
 from pliant.kube.scaling import plan_change
+from pliant.wire.api import PoolStatus
 from unit.kube.objects import elastic_job, node_object
-from unit.kube.stand_ins import NOW, waiting_view
+from unit.kube.stand_ins import NOW, AnsweringClient, unused_api, waiting_view
 
 
 def node(name: str, slots: object, ready: str = "True", *taints: str, cordoned: bool = False) -> dict[str, Any]:
@@ -85,6 +89,45 @@ def test_a_job_has_the_pods_that_its_grant_pays_for(workers: dict[str, Any], gra
 def test_queue_and_priority_reach_the_coordinator() -> None:
     wanted = job_spec(elastic_job(queue="batch", priority=-3).spec)
     assert (wanted.queue, wanted.priority) == ("batch", -3)
+
+
+def test_what_a_job_can_use_of_a_pool_reaches_the_coordinator() -> None:
+    workers = {"processesPerPod": 2, "sizes": [2, 4, 8]}
+    wanted = job_spec(elastic_job(workers, queue="batch", suspend=True).spec)
+    assert (wanted.unit, wanted.sizes, wanted.suspended) == (2, (2, 4, 8), True)
+    alone = job_spec(elastic_job(workers, suspend=True).spec)
+    assert (alone.unit, alone.sizes, alone.suspended) == (1, (), False), "no pool decides about it"
+
+
+def test_a_pod_that_has_ended_uses_no_slot_of_a_closed_node() -> None:
+    closed = node("a", 4, cordoned=True)
+    assert cluster_slots([closed], [seen(pod(1), replace(pod(2), phase="Succeeded"))]) == 1
+
+
+class Counting(AnsweringClient):
+    """A coordinator that keeps the slots that the operator reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reported: list[int] = []
+
+    def report_cluster(self, slots: int) -> PoolStatus:
+        self.reported.append(slots)
+        return PoolStatus(Pool(slots), ())
+
+
+def test_no_slots_are_reported_while_those_in_use_on_closed_nodes_are_unknown() -> None:
+    client, none = Counting(), Listing((), 1)
+    operator = make_operator(unused_api(), client, "https://x", None)
+    lists = Lists(none, none, Listing((node("a", 4, cordoned=True), node("b", 2)), 1), NOW)
+
+    def report(*found: Seen) -> list[int]:
+        operator._report_slots(lists, [(Observation(job, pods, 1, view, NOW), {}) for job, pods, view in found])
+        return client.reported
+
+    silent = Unknown("It does not answer.")
+    assert report(seen(pod(1)), seen(view=silent)) == []
+    assert report(seen(pod(1)), seen(queue="", view=silent)) == [3]
 
 
 def test_the_pod_goes_whose_workers_the_coordinator_does_not_want_any_more() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pliant.kube import actions as a
-from pliant.kube.model import Absent, ElasticJob, JobView, Pod
+from pliant.kube.model import Absent, AgentView, ElasticJob, JobView, Pod
 from pliant.kube.names import FINALIZER
-from pliant.kube.reconcile import Observation, reconcile
+from pliant.kube.reconcile import Observation, job_spec, reconcile
 from unit.kube.objects import elastic_job
 from unit.kube.stand_ins import NOW, waiting_view
 
@@ -162,3 +162,36 @@ def test_changed_settings_never_start_a_job_again_that_ended_meanwhile() -> None
         if isinstance(each, a.CreateJob)
     ]
     assert not first.only_settings
+
+
+# ---------------------------------------------------------------------------------------------- parameter servers
+
+PS: dict[str, Any] = {"spec": {"containers": [{"name": "ps", "image": "trainer:1"}]}}
+
+
+def with_servers(count: int, **spec: Any) -> ElasticJob:
+    return job(strategy="ParameterServer", mode="Tasks", parameterServers={"count": count, "template": PS}, **spec)
+
+
+def test_servers_leave_one_at_a_time_and_only_while_every_row_has_its_copies() -> None:
+    of = with_servers(1)
+    [role] = [each for each in of.spec.roles if each.role == "ps"]
+    servers = [Pod(f"digits-ps{n}", f"u{n}", 3, "ps", n, "base", role.hash, NOW, "Running", True) for n in (1, 2, 3)]
+    starting = replace(servers[2], index=4, name="digits-ps4", uid="u4", phase="Pending", joined=False)
+    agents = {each.name: AgentView(1, 1, holds=False, draining=False, ready=1, capacity=0) for each in servers}
+
+    def leaving(*, whole: bool) -> tuple[list[str], list[str]]:
+        view = replace(VIEW, agents=agents, spec=job_spec(of.spec), tables_whole=whole)
+        actions = decide(of, *servers, starting, view=view)
+        deleted = [each.pod for each in actions if isinstance(each, a.DeletePod)]
+        return [each.pod for each in actions if isinstance(each, a.DrainPod)], deleted
+
+    assert leaving(whole=True) == (["digits-ps3"], ["digits-ps4"])
+    assert leaving(whole=False) == ([], ["digits-ps4"])
+
+
+def test_servers_save_only_to_a_claim_that_all_of_them_share() -> None:
+    kept = {"claimName": "shared", "everySeconds": 30}
+    assert job_spec(with_servers(2, checkpoints=kept).spec).checkpoints.seconds == 30.0
+    assert job_spec(with_servers(2).spec).checkpoints.seconds == 0.0
+    assert job_spec(elastic_job().spec).checkpoints.seconds > 0.0, "workers hold the state themselves"

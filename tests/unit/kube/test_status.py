@@ -95,3 +95,6 @@ def test_a_worker_of_a_task_queue_that_waits_for_a_shard_counts_as_active_and_a_
     assert agents["digits-ps3"].is_complete
     found = status(replace(VIEW, active=2, spare=1, size=3, agents=agents), job=job)["workers"]
     assert (found["active"], found["spare"]) == (2, 0)
+    more = {f"digits-w{index}": agents["digits-w1"] for index in range(1, 6)}
+    found = status(replace(VIEW, active=5, size=5, agents=more), job=job)["workers"]
+    assert (found["active"], found["spare"]) == (4, 1), "one more runs while a pod is replaced"
