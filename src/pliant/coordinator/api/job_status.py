@@ -12,7 +12,7 @@ from pliant.core.allocate.machines import LentMachine
 from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
-from pliant.core.model.names import MemberId
+from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state, mismatch_why
 from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, PoolStatus, QueueLine, TaskProgress, WorkerUsage
 
@@ -94,6 +94,20 @@ def _seats(launch: Launch, uses: Mapping[MemberId, WorkerUsage]) -> Iterator[Mem
         yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else None, "", *taken)
 
 
+def _agent_lines(job: Job, wanted: Mapping[AgentId, int], present: Mapping[AgentId, int]) -> Iterator[AgentLine]:
+    for each in job.agents:
+        yield AgentLine(
+            id=each.id,
+            capacity=each.capacity,
+            wanted=wanted.get(each.id, 0),
+            members=present[each.id],
+            address=each.address,
+            draining=each.draining,
+            role=each.role,
+            grace_s=each.grace_s,
+        )
+
+
 def job_status(
     job: Job, revision: int, wall: float, uses: Mapping[MemberId, WorkerUsage] = NO_USES, silent_s: float | None = None
 ) -> JobStatus:
@@ -130,19 +144,7 @@ def job_status(
             )
             for member in members
         ),
-        agents=tuple(
-            AgentLine(
-                id=each.id,
-                capacity=each.capacity,
-                wanted=wanted.get(each.id, 0),
-                members=present[each.id],
-                address=each.address,
-                draining=each.draining,
-                role=each.role,
-                grace_s=each.grace_s,
-            )
-            for each in job.agents
-        ),
+        agents=tuple(_agent_lines(job, wanted, present)),
         durable=job.durable,
         checkpoint=job.checkpoint,
         older_checkpoints=job.older_checkpoints,
