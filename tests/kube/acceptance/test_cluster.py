@@ -9,6 +9,21 @@ from kube.cluster.images import PLIANT, TRAINER
 PATIENCE_S = 400.0
 
 
+# A Service has an address before the node of the client has its route.
+ASK = """
+import time, urllib.request
+until = time.monotonic() + 120
+while True:
+    try:
+        print(urllib.request.urlopen('http://web:8000', timeout=60).status)
+        break
+    except OSError:
+        if time.monotonic() > until:
+            raise
+        time.sleep(0.2)
+"""
+
+
 def pod(name: str, image: str, *command: str, node: str = "") -> dict[str, Any]:
     container = {"name": "main", "image": image, "command": list(command), "imagePullPolicy": "Never"}
     spec = {"containers": [container], "restartPolicy": "Never", **({"nodeName": node} if node else {})}
@@ -36,7 +51,6 @@ def test_pods_reach_services_by_name_on_other_nodes(cluster: KubeCluster) -> Non
     space = cluster.plane.namespace("network")
     serve = "import http.server as h; h.HTTPServer(('', 8000), h.SimpleHTTPRequestHandler).serve_forever()"
     server = pod("server", PLIANT, "python", "-c", serve, node="n1")
-    ask = "import urllib.request as u; print(u.urlopen('http://web:8000', timeout=60).status)"
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -47,7 +61,7 @@ def test_pods_reach_services_by_name_on_other_nodes(cluster: KubeCluster) -> Non
         service, {**server, "metadata": {"name": "server", "namespace": space, "labels": {"app": "web"}}}
     )
     cluster.plane.kubectl("-n", space, "wait", "--for=condition=Ready", "pod/server", "--timeout=60s")
-    client = pod("client", PLIANT, "python", "-c", ask, node="n2")
+    client = pod("client", PLIANT, "python", "-c", ASK, node="n2")
     cluster.plane.apply({**client, "metadata": {"name": "client", "namespace": space}})
     wait_for(lambda: phase(cluster, space, "client") in ("Succeeded", "Failed"), "the client", PATIENCE_S)
     assert cluster.plane.kubectl("-n", space, "logs", "client").strip() == "200"
