@@ -1,8 +1,9 @@
-"""The Kubernetes programs of the test cluster: one Go program, built once and kept in a cache.
+"""The Kubernetes programs of the test cluster and Helm: two Go programs, built once and kept in a cache.
 
     python -m kube.cluster.programs     build them, if they are not there
 
-`tests/kube/go` pins the version. The cache is `$XDG_CACHE_HOME/pliant-kube/VERSION`, `~/.cache` if that is not set.
+`tests/kube/go` and `tests/kube/helm` pin the versions. The cache is `$XDG_CACHE_HOME/pliant-kube/VERSION`, `~/.cache`
+if that is not set.
 """
 
 from __future__ import annotations
@@ -16,13 +17,40 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 SOURCE = Path(__file__).parents[1] / "go"
+HELM_SOURCE = Path(__file__).parents[1] / "helm"
 NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+HELM = "helm"
 PROGRESS_S = 15.0
-_WHOLE, _STAMP = "kubernetes", "built-from"
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A Go program: the folder of its module, the package, its file in the cache and the links to that."""
+
+    source: Path
+    package: str
+    name: str
+    links: tuple[str, ...]
+    stamp: str
+
+    def digest(self) -> str:
+        parts = [path.read_bytes() for path in sorted(self.source.iterdir())]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def is_built(self) -> bool:
+        stamp = cache() / self.stamp
+        return stamp.exists() and stamp.read_text(encoding="utf-8") == self.digest()
+
+
+_BUILDS = (
+    _Build(SOURCE, ".", "kubernetes", NAMES, "built-from"),
+    _Build(HELM_SOURCE, "helm.sh/helm/v3/cmd/helm", HELM, (), "helm-built-from"),
+)
 
 
 def version() -> str:
@@ -40,14 +68,13 @@ def cache() -> Path:
 
 def program(name: str) -> str:
     """The path of a built program."""
-    assert name in NAMES, name
+    assert name in (*NAMES, HELM), name
     return str(cache() / name)
 
 
 def are_built() -> bool:
-    """Return whether the cache holds the programs of this `tests/kube/go`."""
-    stamp = cache() / _STAMP
-    return stamp.exists() and stamp.read_text(encoding="utf-8") == _digest()
+    """Return whether the cache holds the programs of this checkout."""
+    return all(build.is_built() for build in _BUILDS)
 
 
 def why_not_built() -> str:
@@ -70,42 +97,37 @@ def build() -> float:
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if are_built():
-            return 0.0
         began = monotonic()
-        (cache() / _STAMP).unlink(missing_ok=True)
-        _compile(cache() / f"{_WHOLE}.part")
-        (cache() / f"{_WHOLE}.part").replace(cache() / _WHOLE)
-        for name in NAMES:
-            with suppress(FileNotFoundError):
-                (cache() / name).unlink()
-            (cache() / name).symlink_to(_WHOLE)
-        (cache() / _STAMP).write_text(_digest(), encoding="utf-8")
-        return monotonic() - began
+        missing = [each for each in _BUILDS if not each.is_built()]
+        for each in missing:
+            (cache() / each.stamp).unlink(missing_ok=True)
+            _compile(each, cache() / f"{each.name}.part")
+            (cache() / f"{each.name}.part").replace(cache() / each.name)
+            for link in each.links:
+                with suppress(FileNotFoundError):
+                    (cache() / link).unlink()
+                (cache() / link).symlink_to(each.name)
+            (cache() / each.stamp).write_text(each.digest(), encoding="utf-8")
+        return monotonic() - began if missing else 0.0
 
 
-def _compile(out: Path) -> None:
+def _compile(build: _Build, out: Path) -> None:
     _, major_minor = version().split("v")
     major, minor, _ = major_minor.split(".")
     shown = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in shown.items())
-    command = ["go", "build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", str(out), "."]
+    command = ["go", "build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", str(out), build.package]
     copied = out.with_name("source")  # a checkout may change while the build runs
     shutil.rmtree(copied, ignore_errors=True)
-    shutil.copytree(SOURCE, copied)
+    shutil.copytree(build.source, copied)
     began = monotonic()
     with subprocess.Popen(command, cwd=copied, env={**os.environ, "CGO_ENABLED": "0"}) as process:
         pause = threading.Event()
         while process.poll() is None:
             pause.wait(PROGRESS_S)
-            print(f"  building Kubernetes {version()}: {monotonic() - began:.0f} s", flush=True)
+            print(f"  building {build.name}: {monotonic() - began:.0f} s", flush=True)
     if process.returncode != 0:
         sys.exit(f"go build ended with {process.returncode}")
-
-
-def _digest() -> str:
-    parts = [(SOURCE / name).read_bytes() for name in ("go.mod", "go.sum", "main.go")]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def main() -> None:
