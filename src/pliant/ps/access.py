@@ -74,13 +74,14 @@ class TableAccess:
         touched: npt.NDArray[np.bool_] = np.zeros(BUCKETS, np.bool_)
         for part in parts:
             touched[buckets_of(self._tables[part.table], part.ids)] = True
+        base = np.where(touched, self._versions, UNKNOWN)  # a bucket without rows of this push cannot make it too old
         if self._policy.grads_to_wait > 1 and not creates:
             touched[:] = True  # every bucket counts the pushes
         if not touched.any():
             return True
         buckets = np.flatnonzero(touched)
         self._sequence += 1
-        return self._rows.push(Update(self._worker, self._sequence, buckets, self._versions[buckets], parts, creates))
+        return self._rows.push(Update(self._worker, self._sequence, buckets, base[buckets], parts, creates))
 
     def _part(self, name: str, ids: npt.ArrayLike, values: npt.ArrayLike, *, creates: bool) -> Part:
         table, wanted = self.table(name), _as_ids(name, ids)

@@ -135,14 +135,20 @@ class ParameterServer:
             return
         layout = roles.layout
         self.save(number)
-        for at, server in enumerate(layout.servers):
-            if server.id != self.me:
-                connection = dial(layout, key, self.me, at, self._check(layout.number), self._tls)
-                try:
-                    request(connection, w.SaveTables(number))
-                finally:
-                    connection.close()
+        try:
+            for at, server in enumerate(layout.servers):
+                if server.id != self.me:
+                    self._request_save(layout, key, at, number)
+        except _Superseded:
+            raise PeerLost(f"layout {layout.number} ended") from None
         self._storage.remove_old(history)
+
+    def _request_save(self, layout: BucketLayout, key: bytes, at: int, number: int) -> None:
+        connection = dial(layout, key, self.me, at, self._check(layout.number), self._tls)
+        try:
+            request(connection, w.SaveTables(number))
+        finally:
+            connection.close()
 
     # ------------------------------------------------------------------------------------------------- layouts
 

@@ -52,6 +52,16 @@ def test_a_push_that_is_too_old_is_refused_and_changes_nothing() -> None:
     assert first.push({"t": ([1], [[1.0, 1.0]])})
 
 
+def test_a_push_is_not_too_old_for_buckets_without_its_rows() -> None:
+    first, second = alone(PushPolicy(grads_to_wait=2, staleness_max=0), workers=2)
+    first.pull("t", [1])  # of an earlier batch
+    for _ in range(2):
+        assert second.push({"t": ([2], [[1.0, 1.0]])})  # every bucket counts these, so all versions rise
+    first.pull("t", [3])
+    assert first.push({"t": ([3], [[1.0, 1.0]])})
+    assert not first.push({"t": ([1], [[1.0, 1.0]])})
+
+
 def test_the_rate_falls_with_the_staleness() -> None:
     first, second = alone(PushPolicy(staleness_rates=True), workers=2)
     first.pull("t", [1])

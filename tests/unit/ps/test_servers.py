@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pliant.errors import BadInput
 from pliant.ps import SGD, Adam, PushPolicy, Table
 from pliant.ps.tables.rows import buckets_of
 from pliant.ps.tables.table_copy import Part, Update
+from pliant.train.peer.framing import PeerLost
 from unit.ps.servers import CountingWorker, RunningServers
 
 TABLE = Table("t", 2, SGD(1.0), scale=0.0)
@@ -114,6 +116,35 @@ def test_all_servers_lost_continue_from_the_last_checkpoint(servers: RunningServ
     access.push({"t": (ids, np.ones((500, 2)))})
     np.testing.assert_array_equal(access.pull("t", ids), twice, "the slots are saved, too")
     assert len(leader._storage.sets(1)) == 2, "older sets are removed"  # type: ignore[union-attr]
+
+
+@pytest.mark.timeout(120)
+def test_a_checkpoint_ends_without_harm_when_the_layout_changes_while_it_is_written(
+    servers: RunningServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    worker = CountingWorker(servers, "w", TABLE, IDS, 0)
+    worker.push(3)
+    leader = servers.running[servers.fleet.layout.ids[0]]
+    storage = leader._storage
+    assert storage is not None
+    write = storage.write
+
+    def write_as_a_server_joins(*given: Any) -> None:
+        monkeypatch.setattr(storage, "write", write)
+        write(*given)
+        servers.start("c")
+
+    monkeypatch.setattr(storage, "write", write_as_a_server_joins)
+    with pytest.raises(PeerLost, match="ended"):
+        leader.save_everywhere(1)
+    servers.settle()
+    leader.save_everywhere(2)
+    assert len(storage.sets(1)) == 1
+    worker.push(3)
+    require_sums(servers, worker)
 
 
 @pytest.mark.timeout(120)

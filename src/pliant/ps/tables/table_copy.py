@@ -22,7 +22,7 @@ from pliant.ps.tables.rows import Buckets, Floats, Ids, RowTable, buckets_of, mi
 from pliant.ps.tables.spec import TABLES_MAX, PushPolicy, Table
 
 WORKERS_KEPT = 4096  # whose last numbers are kept, the most recent ones
-UNKNOWN = -1  # a version that the worker does not have, since it pulled nothing of that bucket
+UNKNOWN = -1  # a version that does not count: the worker pulled nothing of that bucket, or pushes no row of it
 
 Mask = npt.NDArray[np.bool_]
 Versions = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class Part:
 class Update:
     """One push of a worker, or its part for some buckets. `creates`: the values are those of rows that do not exist.
 
-    `base` has the version of each of the buckets when the worker pulled it last.
+    `base` has the version of each bucket when the worker pulled it last, or `UNKNOWN`.
     """
 
     worker: str
