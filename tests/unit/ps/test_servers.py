@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from e2e.running import wait_for
 from pliant.core import messages as m
 from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS
@@ -141,6 +142,7 @@ def test_a_checkpoint_ends_without_harm_when_the_layout_changes_while_it_is_writ
     with pytest.raises(PeerLost, match="ended"):
         leader.save_everywhere(1)
     servers.settle()
+    wait_for(lambda: leader._number == servers.fleet.layout.number, "the newest layout to be entered")
     leader.save_everywhere(2)
     assert len(storage.sets(1)) == 1
     worker.push(3)
