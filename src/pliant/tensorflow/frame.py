@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.errors import BadInput
+from pliant.tensorflow.eager_seed import EagerSeed
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
@@ -49,6 +50,7 @@ class TensorflowFrame:
         self._centre: list[Array] | None = None  # of the trained variables, while they show other values
         self._showing = threading.Lock()
         self._key = 0
+        self._eager_seed = EagerSeed()
 
         def step(grads: Any, scale: Any) -> None:
             self.traces += 1
@@ -122,7 +124,7 @@ class TensorflowFrame:
 
     def seed(self, key: int) -> None:
         self._key = key
-        tf.random.set_seed(key & 0x7FFFFFFF)
+        self._eager_seed.set(key & 0x7FFFFFFF)
 
     @property
     def key(self) -> tuple[int, int]:
