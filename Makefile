@@ -143,6 +143,9 @@ bench-ps: $(STAMP)  ## Measure parameter servers: rows per second, latency, and 
 bench-cluster: $(STAMP)  ## Compare policies for many jobs on published workloads, in TRACES=DIR
 	$(BIN)/python bench/cluster.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
 
+bench-makespan: $(STAMP)  ## Train two jobs on a pool that fits one and a half of them, elastic and first-come
+	cd tests && $(abspath $(BIN))/python -m e2e.makespan $(if $(SEED),--seed $(SEED))
+
 bench-spot: $(STAMP)  ## Compare the work kept on spot machines with restarts, on published traces in TRACES=DIR
 	$(BIN)/python bench/spot.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
 

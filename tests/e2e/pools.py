@@ -27,6 +27,7 @@ class Watched:
     """The workers of all jobs of a pool, looked at all the time; and their processes, as long as these run."""
 
     client: Client
+    slots: int = SLOTS  # of the pool
     members: dict[str, dict[str, int]] = field(default_factory=dict)  # by job, those that joined, with their processes
     steps: dict[str, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
@@ -62,7 +63,7 @@ class Watched:
         )
         crowded = {agent: count for agent, count in on_agent.items() if count > 1}
         self.crowded += [f"{crowded}: {here}"] if crowded else []
-        self.over += [f"{count} {what} of {SLOTS}: {here}" for what, count in counts.items() if count > SLOTS]
+        self.over += [f"{count} {what} of {self.slots}: {here}" for what, count in counts.items() if count > self.slots]
 
     def count(self, job: str) -> int:
         return len(self.members.get(job, {}))
@@ -76,8 +77,8 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def watched(client: Client) -> Iterator[Watched]:
-    found = Watched(client)
+def watched(client: Client, slots: int = SLOTS) -> Iterator[Watched]:
+    found = Watched(client, slots)
     thread = threading.Thread(target=found.watch)
     thread.start()
     try:
