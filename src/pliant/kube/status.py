@@ -303,13 +303,16 @@ def _at_target(job: ElasticJob, status: Mapping[str, Any], *, ended: bool) -> _C
     counts = status["workers"]
     active, wanted = counts.get("active", 0), job.spec.desired
     if active == wanted and not ended:
-        return _Condition("AtTarget", "True", "AtTarget", f"{active} workers")
+        return _Condition("AtTarget", "True", "AtTarget", "1 worker" if active == 1 else f"{active} workers")
     if ended:
         return _Condition("AtTarget", "False", "Ended", "the job has ended")
     reason = "Draining" if counts.get("draining") else "Waiting"
-    return _Condition(
-        "AtTarget", "False", reason, f"{active} of {wanted} workers; {counts['pending']} pods are pending"
-    )
+    if active > wanted:
+        return _Condition(
+            "AtTarget", "False", reason, f"{active} workers, {wanted} wanted; {active - wanted} will leave"
+        )
+    pending = "1 pod is pending" if counts["pending"] == 1 else f"{counts['pending']} pods are pending"
+    return _Condition("AtTarget", "False", reason, f"{active} of {wanted} workers; {pending}")
 
 
 def _granted(job: ElasticJob, granted: int, view: JobView) -> _Condition:

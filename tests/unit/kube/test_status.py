@@ -66,6 +66,15 @@ def test_a_job_that_lost_its_grant_stops_its_clock_once_its_pods_have_ended() ->
     assert status(waiting, job=running)["activeSeconds"] == 40.0
 
 
+def test_the_message_says_how_many_workers_will_come_or_leave() -> None:
+    wanted = elastic_job().spec.desired
+    assert condition(status(replace(VIEW, active=wanted)), "AtTarget")[2] == f"{wanted} workers"
+    fewer = condition(status(replace(VIEW, active=1)), "AtTarget")
+    assert fewer == ("False", "Waiting", f"1 of {wanted} workers; 0 pods are pending")
+    more = condition(status(replace(VIEW, active=wanted + 2)), "AtTarget")
+    assert more == ("False", "Waiting", f"{wanted + 2} workers, {wanted} wanted; 2 will leave")
+
+
 def test_a_job_with_all_that_it_was_granted_is_complete_and_names_the_pool_s_reason() -> None:
     held = replace(VIEW, active=2, size=2, granted=2, granted_why="urgent has 6 of the 8 slots")
     found = status(held, FAILED)
