@@ -16,6 +16,7 @@ from tidy.files import ROOT
 from unit.cli.program import PLIANT, environment
 
 PAGE = (ROOT / "docs/guides/model-modules.md").read_text(encoding="utf-8")
+MODULES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^(?:python|pliant) .*$", PAGE, re.MULTILINE)
 
 
@@ -31,8 +32,7 @@ def test_every_option_on_the_page_exists() -> None:
 
 def test_the_functions_on_the_page_fit_together(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / "shown.py").write_text(code)
+    (tmp_path / "shown.py").write_text(MODULES[0])
     (tmp_path / "data.csv").write_text("age,hours,earns_much\n" + "40,30,1\n20,10,0\n" * 9)
     options = WorkOptions("train", str(tmp_path / "shown.py"), str(tmp_path / "data.csv"))
     assert check(options)["records"] == 18

@@ -3,10 +3,13 @@
 import importlib
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
+from docs.test_model_modules_page import MODULES
 from docs.test_torch_page import shown
+from pliant.model_modules.work import WorkOptions, check
 from tidy.files import ROOT
 
 
@@ -33,3 +36,11 @@ def test_a_page_has_the_calls_of_its_adapter(name: str, job: str, run: str) -> N
     table = page.partition("| parameter | meaning |")[2].partition("\n\n")[0]
     explained = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))
     assert explained == [each for each in inspect.signature(getattr(package, job).train).parameters if each != "self"]
+
+
+def test_the_model_module_in_keras_on_its_page_fits_together(tmp_path: Path) -> None:
+    pytest.importorskip("keras", reason="run make frameworks")
+    (tmp_path / "shown.py").write_text(MODULES[1])
+    (tmp_path / "data.csv").write_text("ad,site,clicked\n" + "40,3,1\n20,1,0\n" * 9)
+    options = WorkOptions("train", str(tmp_path / "shown.py"), str(tmp_path / "data.csv"))
+    assert check(options)["records"] == 18

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pliant.tasks
 from pliant.core.tasks.model import ShardKind
 from pliant.errors import BadInput
-from pliant.model_modules.contract import ModelModule, describe, load
+from pliant.model_modules.contract import describe, load
 from pliant.model_modules.facts import content_of, described
 from pliant.model_modules.predictions import PredictionFolder
 from pliant.ps import PushPolicy, Table
@@ -89,7 +89,9 @@ class LoadedWork:
         source = options.validation_data
         self.validation = None if source is None else self._open("--validation-data", source)
         self.late = LateTables()
-        self.steps = _steps_of(self.module, self.module.build_model(self.late))
+        if not len(self.data):
+            raise BadInput(f"--data {options.data} has no records.")
+        self.steps = self._steps_of(self.module.build_model(self.late))
         self.tables = [*self.module.tables, *self.steps.tables(self.module.optimizer)]
 
     def _open(self, flag: str, source: str) -> Any:
@@ -102,6 +104,22 @@ class LoadedWork:
                 f"records by number, got {describe(found)}."
             )
         return found
+
+    def _steps_of(self, model: Any) -> ModelSteps:
+        """Return the steps of the framework that the model is made of."""
+        kinds = {f"{each.__module__}.{each.__name__}" for each in type(model).__mro__}
+        module = self.module
+        if "keras.src.models.model.Model" in kinds:  # on PyTorch, it is a torch.nn.Module as well
+            from pliant.keras.module_steps import KerasSteps
+
+            return KerasSteps(module.name, model, module.loss, module.metrics, self._sample)
+        if "torch.nn.modules.module.Module" in kinds:
+            from pliant.torch.module_steps import TorchSteps
+
+            return TorchSteps(module.name, model, module.loss, module.metrics)
+        raise BadInput(
+            f"{module.name}: custom_model() must return a torch.nn.Module or a keras.Model, got {describe(model)}."
+        )
 
     def bind(self, run: TableRun) -> None:
         """Let the model use the tables of a run."""
@@ -118,7 +136,7 @@ class LoadedWork:
             raise BadInput(
                 f"{where} has no table {', '.join(missing)}: the model or the tables() of {self.module.name} are not "
                 "those that it was saved with, or its frozen parameters or buffers have other values each time. Pass "
-                "the module of that training, and call torch.manual_seed in custom_model()."
+                "the module of that training, and set a seed in custom_model(), as by torch.manual_seed."
             )
         self.bind(saved)
         return saved
@@ -138,6 +156,9 @@ class LoadedWork:
         sizes = {"records": len(self.data), "records_per_task": self.options.records_per_task}
         return PredictionFolder(self.options.output or "").claim({**self.facts(saved), **sizes})
 
+    def _sample(self) -> Any:
+        return self.features([self.data[0]])
+
     def features(self, records: list[Any]) -> Any:
         return self.module.feed(records, ShardKind.PREDICT.value)
 
@@ -148,8 +169,6 @@ def check(options: WorkOptions) -> dict[str, Any]:
     Returns the facts that all workers share. The positions of records are found here, once for all workers.
     """
     work = LoadedWork(options)
-    if not len(work.data):
-        raise BadInput(f"--data {options.data} has no records.")
     records = [work.data[number] for number in range(min(CHECKED_RECORDS, len(work.data)))]
     saved = None
     if options.command == "train":
@@ -252,12 +271,3 @@ class WorkLog:
         mean = f", loss {self._loss / self._scored:.4f} since the last line" if self._scored else ""
         log.info("%s %d records, %.0f a second%s", self._what, self._records, rate, mean)
         self._said_at, self._scored, self._loss = now, 0, 0.0
-
-
-def _steps_of(module: ModelModule, model: Any) -> ModelSteps:
-    """Return the steps of the framework that the model is made of."""
-    if any(f"{each.__module__}.{each.__name__}" == "torch.nn.modules.module.Module" for each in type(model).__mro__):
-        from pliant.torch.module_steps import TorchSteps
-
-        return TorchSteps(module.name, model, module.loss, module.metrics)
-    raise BadInput(f"{module.name}: custom_model() must return a torch.nn.Module, got {describe(model)}.")

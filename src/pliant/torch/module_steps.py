@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pliant.errors import BadInput
 from pliant.ps.gradients import TableRun
+from pliant.ps.model_batches import ROW, StillValues, model_table, plain_rows, require_score, require_still
 from pliant.ps.tables.optimizers import RowOptimizer
 from pliant.ps.tables.spec import Table
 from pliant.torch.tables import ServerEmbedding, ServerVariables, push_gradients
-
-ROW = 64  # numbers in a row of the table of the model's own parameters
 
 Scored = Callable[[Any, Any], Any]
 
@@ -68,10 +65,7 @@ class TorchSteps:
         """Return one plain value for each record of a batch: a number, a list, or a dictionary of them."""
         with torch.no_grad():
             outputs = self._outputs(features, training=False)
-        if isinstance(outputs, Mapping):
-            columns = {str(key): self._rows(each, count) for key, each in outputs.items()}
-            return [{key: rows[at] for key, rows in columns.items()} for at in range(count)]
-        return self._rows(outputs, count)
+        return plain_rows(self._name, outputs, count, Tensor, lambda each: each.cpu().tolist())
 
     def _outputs(self, features: Any, *, training: bool) -> Any:
         self._model.train(training)
@@ -84,45 +78,25 @@ class TorchSteps:
 
     def _mean(self, name: str, value: Any, count: int) -> Tensor:
         found = value if isinstance(value, Tensor) else torch.as_tensor(value)
-        if found.numel() not in (1, count):
-            raise BadInput(
-                f"{self._name}: {name} returned a tensor of shape {tuple(found.shape)} for {count} records. Return a "
-                "value of each record, or their mean."
-            )
+        require_score(self._name, name, tuple(found.shape), count)
         return found if found.dim() == 0 else found.to(torch.get_default_dtype()).mean()
-
-    def _rows(self, outputs: Any, count: int) -> list[Any]:
-        if not isinstance(outputs, Tensor) or outputs.dim() == 0 or len(outputs) != count:
-            shape = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"{type(outputs).__name__}"
-            raise BadInput(
-                f"{self._name}: the model's output for {count} records is of {shape}. Return a tensor, or a "
-                "dictionary of tensors, with one row for each record."
-            )
-        rows: list[Any] = outputs.cpu().tolist()
-        return rows
 
     def _check_buffers(self) -> None:
         """Refuse a model whose forward pass changes buffers, at its first batch: servers do not keep them."""
         if self._still is None:
             return
         moved = [key for key, each in self._model.named_buffers() if not torch.equal(each, self._still[key])]
-        if moved:
-            raise BadInput(
-                f"{self._name}: training changes the buffers {', '.join(moved)}, which parameter servers do not keep. "
-                "Use a layer without running statistics, such as LayerNorm, or train live with pliant.join()."
-            )
+        require_still(self._name, moved, "buffers")
         self._still = None
 
 
 def _table_name(model: nn.Module) -> str:
-    shapes = [(key, tuple(each.shape)) for key, each in model.named_parameters() if each.requires_grad]
-    digest = hashlib.sha256(repr(shapes).encode())
-    fixed: dict[str, Tensor] = dict(model.named_buffers())
-    fixed.update((key, each) for key, each in model.named_parameters() if not each.requires_grad)
-    for key, each in sorted(fixed.items()):
-        digest.update(repr((key, tuple(each.shape), each.dtype)).encode())
-        digest.update(_content(each))
-    return f"model-{digest.hexdigest()[:8]}" if shapes or fixed else ""
+    still: dict[str, Tensor] = dict(model.named_buffers())
+    still.update((key, each) for key, each in model.named_parameters() if not each.requires_grad)
+    return model_table(
+        ((key, tuple(each.shape)) for key, each in model.named_parameters() if each.requires_grad),
+        (StillValues(key, tuple(each.shape), each.dtype, _content(each)) for key, each in still.items()),
+    )
 
 
 def _content(tensor: Tensor) -> Any:
