@@ -248,7 +248,14 @@ chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, an
 	$(BIN)/python examples/chaos_lm.py $(if $(SEED),--seed $(SEED))
 
 chaos: $(STAMP)  ## Inject 300 real faults of every kind into live jobs and check every promise; 20 minutes at most
-	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0)
+	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0) \
+		$(if $(wildcard $(FRAMEWORKS)/.installed),--programs $(abspath $(FRAMEWORKS))/bin)
+
+FAULTS ?= 60
+
+chaos-frames: $(STAMP) $(FRAMEWORKS)/.installed  ## Inject FAULTS=60 real faults of every kind into live jobs of JAX and Keras
+	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0) --faults $(FAULTS) --no-rerun \
+		--arrays 1 --programs $(abspath $(FRAMEWORKS))/bin
 
 chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
 	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)

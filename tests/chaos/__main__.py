@@ -114,22 +114,40 @@ def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str
     "--kinds", default=",".join(extra_faults.KINDS), help="Only faults of these kinds, kill,kill-agent for instance."
 )
 @click.option("--own", default=everything.OWN_SHARE, show_default=True, help="The share for a coordinator of its own.")
+@click.option(
+    "--arrays", default=everything.ARRAYS_SHARE, show_default=True, help="The share for jobs of JAX and Keras."
+)
+@click.option(
+    "--programs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder with the python and the pliant of an environment with JAX and Keras; without it none of them.",
+)
 @click.option("--rerun/--no-rerun", default=True, show_default=True, help="First the seeds that failed once.")
 @click.option("--keep-seed", is_flag=True, help="If it fails, write the seed to seeds.txt.")
 @click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
 def every_kind(
-    faults: int, seed: int, minutes: float, kinds: str, own: float, rerun: bool, keep_seed: bool, keep: bool
+    faults: int,
+    seed: int,
+    minutes: float,
+    kinds: str,
+    own: float,
+    arrays: float,
+    programs: Path | None,
+    rerun: bool,
+    keep_seed: bool,
+    keep: bool,
 ) -> None:
     """Strike live jobs that save themselves with faults of every kind, and check every promise at the end."""
-    wish = Wish(
-        faults, seed, monotonic() + 60 * minutes * BEGUN, tuple(FaultKind(kind) for kind in kinds.split(",")), own
-    )
+    chosen = tuple(FaultKind(kind) for kind in kinds.split(","))
+    wish = Wish(faults, seed, monotonic() + 60 * minutes * BEGUN, chosen, own, arrays, programs)
 
     def act(folder: Path) -> dict[str, Any]:
         broken: list[str] = []
         again = seeds.read() if rerun else []
         for each in again:
-            found = everything.run(folder / f"seed-{each.seed}", Wish(each.faults, each.seed, wish.until))
+            found = everything.run(
+                folder / f"seed-{each.seed}", Wish(each.faults, each.seed, wish.until, programs=programs)
+            )
             broken += [f"seed {each.seed}, which failed once: {one}" for one in found["broken"]]
         result = everything.run(folder / "now", wish)
         if result["broken"] and keep_seed:

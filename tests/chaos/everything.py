@@ -15,7 +15,8 @@ from chaos import extra_faults
 from chaos.campaign import LEASE_TTL_S, Campaign, Manner, counts, plan, task_for
 from chaos.checks import check_run
 from chaos.faults import Fault
-from chaos.job import Job
+from chaos.frameworks import ARRAYS
+from chaos.job import Job, Task
 from chaos.leftovers import check_leftovers, check_report
 from chaos.undisturbed import Alone
 from pliant.chaos.fault_kinds import FaultKind
@@ -25,6 +26,7 @@ SAVED = ("--checkpoint-every", "20", "--checkpoint-keep", str(KEEP))
 STEPS_PER_FAULT = 7
 IDLE_S = 3.0  # without a moment for a fault: there is no time to waste
 OWN_SHARE = 0.3  # of the faults strike a job whose coordinator is a child of its `pliant run`
+ARRAYS_SHARE = 0.15  # of the faults strike jobs of JAX and Keras, if their environment is there
 SHARES = {
     FaultKind.KILL: 0.22,
     FaultKind.STOP: 0.06,
@@ -52,24 +54,38 @@ class Wish:
     until: float = math.inf
     kinds: tuple[FaultKind, ...] = extra_faults.KINDS
     own: float = OWN_SHARE
+    arrays: float = ARRAYS_SHARE
+    programs: Path | None = None  # of the environment with JAX and Keras
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the number of faults of each job."""
+        arrays = round(self.arrays * self.faults / len(ARRAYS)) if self.programs is not None else 0
+        own = round(self.own * (self.faults - arrays * len(ARRAYS)))
+        return {"apart": self.faults - own - arrays * len(ARRAYS), "own": own, **dict.fromkeys(ARRAYS, arrays)}
 
 
 def run(folder: Path, wish: Wish) -> dict[str, Any]:
-    """Two jobs, one after the other; what was found, with what is broken and what there was too little of."""
+    """Jobs, one after the other; what was found, with what is broken and what there was too little of."""
     chance = random.Random(wish.seed)
     result: dict[str, Any] = {"seed": wish.seed, "broken": [], "jobs": {}}
     done: list[Fault] = []
-    own = round(wish.own * wish.faults)
-    apart_until = wish.until - wish.own * max(0.0, wish.until - time.monotonic()) if own else wish.until
-    usual = Manner(options=SAVED, strikes=extra_faults.Strikes, idle_s=IDLE_S)
-    for name, count, shares, manner in (
-        ("apart", wish.faults - own, SHARES, replace(usual, until=apart_until)),
-        ("own", own, OWN_SHARES, replace(usual, until=wish.until, lease_ttl_s=None)),
-    ):
+    began, begun = time.monotonic(), 0
+    for name, count in wish.parts.items():
+        begun += count
+        until = began + (wish.until - began) * begun / wish.faults
+        lease_ttl_s = None if name == "own" else LEASE_TTL_S
+        manner = Manner(
+            options=SAVED, strikes=extra_faults.Strikes, idle_s=IDLE_S, until=until, lease_ttl_s=lease_ttl_s
+        )
+        shares = OWN_SHARES if name == "own" else SHARES
         chosen = {kind: share for kind, share in shares.items() if kind in wish.kinds and share}
         if count and chosen:
-            planned = planned_for(count, chance, chosen, manner.lease_ttl_s)
-            result["jobs"][name] = _job(folder / name, planned, chance, manner, done, result)
+            planned = planned_for(count, chance, chosen, lease_ttl_s)
+            task = task_for(count, STEPS_PER_FAULT, slots=16, deterministic=True)
+            if name in ARRAYS and wish.programs is not None:
+                task = replace(task, framework=name, programs=wish.programs)
+            result["jobs"][name] = _job(folder / name, task, planned, chance, manner, done, result)
     counted = counts(done, wish.faults)
     result |= {**counted, "cuts": _cuts(done), "short_of": _short_of(counted, wish)}
     return result
@@ -89,13 +105,13 @@ def planned_for(
 
 def _job(
     folder: Path,
+    task: Task,
     planned: list[Fault],
     chance: random.Random,
     manner: Manner,
     done: list[Fault],
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    task = task_for(len(planned), STEPS_PER_FAULT, slots=16, deterministic=True)
     print(f"{folder.name}: {len(planned)} faults in {task.steps} steps", flush=True)
     campaign = Campaign(folder, task, planned, chance, manner)
     with Alone(folder.with_name(f"{folder.name}-alone"), task, nice=True) as lone:
@@ -115,6 +131,9 @@ def _job(
 def _checked(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
     found = check_run(job, faults)
     broken: list[str] = found["broken"]
+    for each in job.said():
+        if each.get("compiled"):
+            broken.append(f"{each['member']} compiled {each['compiled']} times after it had joined")
     return {**found, "report": check_report(job, broken), "left": check_leftovers(job, KEEP, broken)}
 
 
@@ -127,8 +146,9 @@ def _cuts(faults: Sequence[Fault]) -> dict[str, int]:
 def _short_of(counted: dict[str, Any], wish: Wish) -> list[str]:
     """Return what there was too little of. That breaks no promise, but the campaign is weaker than it should be."""
     short = [f"{counted['faults']} faults count, not {wish.faults}"] if counted["faults"] < wish.faults else []
-    for kind in wish.kinds if wish == Wish(wish.faults, wish.seed, wish.until) else ():
-        share = (1 - OWN_SHARE) * SHARES[kind] + OWN_SHARE * OWN_SHARES[kind]
-        if counted["kinds"].get(kind, 0) < math.floor(LEAST * share * wish.faults):
+    usual = Wish(wish.faults, wish.seed, wish.until, programs=wish.programs)
+    for kind in wish.kinds if wish == usual else ():
+        wanted = sum(count * (OWN_SHARES if name == "own" else SHARES)[kind] for name, count in wish.parts.items())
+        if counted["kinds"].get(kind, 0) < math.floor(LEAST * wanted):
             short.append(f"only {counted['kinds'].get(kind, 0)} faults are of the kind {kind}")
     return short

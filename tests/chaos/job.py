@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from chaos.chronicle import Chronicle
+from chaos.frameworks import FRAMEWORKS, Framework
 from chaos.probe import Whereabouts, Wish
 from e2e.launched import family
 from e2e.running import Running, start, wait_for
@@ -25,7 +26,6 @@ from pliant.credentials import read_token
 from schedules.messages import die_with_parent
 from unit.cli.program import PLIANT, environment, real
 
-SCRIPT = Path(__file__).with_name("training.py")
 JOB = "chaos"
 PATIENCE_S = 60.0
 FOLLOW_S = 1.0  # a follower of events asks again anyway, and perhaps elsewhere
@@ -42,7 +42,9 @@ class Task:
     batch: int = 64
     bug: str = ""
     data_workers: str = "some"  # or "all": one for each worker
-    lesson: str = "clouds"  # which of models.py
+    lesson: str = "clouds"  # which of models.py, for torch
+    framework: str = "torch"
+    programs: Path = Path(PLIANT).parent  # with the `python` and the `pliant` of an environment that has the framework
     slots: int = 32  # two samples at least in each: BatchNorm needs them
     deterministic: bool = False
 
@@ -54,8 +56,13 @@ class Task:
     def steps(self) -> int:
         return self.epochs * self.steps_per_epoch
 
+    @property
+    def its(self) -> Framework:
+        return FRAMEWORKS[self.framework]
+
     def environment(self, folder: Path) -> dict[str, str]:
         return {
+            **self.its.settings,
             "CHAOS_FOLDER": str(folder),
             "CHAOS_SAMPLES": str(self.samples),
             "CHAOS_BATCH": str(self.batch),
@@ -96,7 +103,8 @@ class Job:
         if lease_ttl_s is not None:
             place = self._place(self.start_coordinator())
         sizes = ("--workers", workers, "--target", str(target), "--max-restarts", "100000")
-        self._command = (PLIANT, "run", "--mode", "live", "--job", JOB, *sizes, *place, *options, str(SCRIPT))
+        run = (str(task.programs / "pliant"), "run", "--mode", "live", "--job", JOB)
+        self._command = (*run, *sizes, *place, *options, *task.its.options, str(task.its.script))
         self._output = (base / "output").open("w")
         self.run = self._start_run()
         self._clients: list[Client] = []

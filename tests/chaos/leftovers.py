@@ -20,6 +20,10 @@ OURS = {  # in a job's folder
     "command.json",  # the last command, with which a later start is compared
 }
 FOLDERS = {"logs", "errors", "checkpoints"}
+NOT_OURS = (
+    "torchinductor_",
+    "__autograph_generated_file",
+)  # torch's cache; TensorFlow's, which a killed process leaves
 
 
 def check_leftovers(job: Job, keep: int, broken: list[str]) -> dict[str, Any]:
@@ -48,7 +52,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _strangers(job: Job) -> Iterator[Path]:
     """Whatever is in the job's home or in its folder for temporary files, and has no business there."""
-    yield from (path for path in job.temporary.iterdir() if not path.name.startswith("torchinductor_"))  # torch's cache
+    yield from (path for path in job.temporary.iterdir() if not path.name.startswith(NOT_OURS))
     own = job.home / "jobs" / JOB
     for path in own.iterdir():
         if path.name not in OURS | FOLDERS:

@@ -2,7 +2,7 @@
 
 A worker writes its place into a small file in shared memory: after a SIGKILL the file still has the place of the
 process. Through a file that all workers read, the harness may ask workers to wait at a certain place until they are
-struck. Pliant knows nothing of this: `training.py` wraps the functions that it observes.
+struck. Pliant knows nothing of this: the training script wraps the functions that it observes.
 """
 
 from __future__ import annotations
@@ -199,17 +199,16 @@ class Probe:
         setattr(owner, original.__name__, observed)
 
 
-def install(probe: Probe) -> None:
-    """Observe the places that are inside Pliant. Call it in a worker before it joins."""
-    from pliant.torch.reduce import deterministic, floating
+def install(probe: Probe, *reducers: Any) -> None:
+    """Observe the places inside Pliant, those in the reducers of a framework too. Call it before a worker joins."""
     from pliant.train import session
     from pliant.train.group import wiring
     from pliant.train.live import loop
     from pliant.train.state import transfer
 
     # The functions themselves, not their names: a renamed one is found by the type checker.
-    probe.wrap(floating.FloatingReducer, floating.FloatingReducer.reduce, Place.REDUCTION)
-    probe.wrap(deterministic.DeterministicReducer, deterministic.DeterministicReducer.reduce, Place.REDUCTION)
+    for reducer in reducers:
+        probe.wrap(reducer, reducer.reduce, Place.REDUCTION)
     probe.wrap(loop.Loop, loop.Loop.apply, Place.APPLY)
     probe.wrap(wiring.TcpWiring, wiring.TcpWiring.run, Place.WIRING)
     probe.wrap(wiring.TcpWiring, wiring.TcpWiring._connect, Place.WIRING)

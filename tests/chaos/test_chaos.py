@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chaos import extra_faults, seeds
+from chaos import everything, extra_faults, seeds
 from chaos.campaign import plan
 from chaos.checks import idle_ranks, spread
 from chaos.chronicle import Scene
@@ -67,6 +67,14 @@ def test_a_plan_of_everything_has_every_kind_and_every_cut(seed: int) -> None:
     assert min(cuts[cut, long] for cut in Cut for long in (True, False)) >= 1
     own = planned_for(90, random.Random(seed), {kind: share for kind, share in OWN_SHARES.items() if share}, None)
     assert not any(fault.lasts_s > extra_faults.OWN_TTL_S / 2 for fault in own)
+
+
+def test_jobs_of_jax_and_keras_share_the_faults_if_their_environment_is_there() -> None:
+    assert everything.Wish(300, 0).parts == {"apart": 210, "own": 90, "jax": 0, "keras": 0}
+    shared = everything.Wish(300, 0, programs=TESTS).parts
+    assert sum(shared.values()) == 300
+    assert shared["jax"] == shared["keras"] > 0
+    assert everything.Wish(60, 0, arrays=1.0, programs=TESTS).parts == {"apart": 0, "own": 0, "jax": 30, "keras": 30}
 
 
 def test_seeds_are_kept_once_and_read_without_what_is_said_about_them(tmp_path: Path) -> None:
@@ -151,6 +159,15 @@ def test_a_scene_tells_whether_a_change_is_under_way() -> None:
 
 def test_every_place_that_is_observed_exists() -> None:
     """In a process of its own: the functions stay replaced."""
-    body = "from chaos.probe import Probe, install; install(Probe.__new__(Probe))"
+    body = """
+from chaos.probe import Probe, install
+from pliant.torch.reduce import deterministic, floating
+from pliant.train.live.arrays import reducer, tree_reducer
+install(
+    Probe.__new__(Probe),
+    *(floating.FloatingReducer, deterministic.DeterministicReducer),
+    *(reducer.FloatingArrayReducer, tree_reducer.TreeArrayReducer),
+)
+"""
     done = subprocess.run([sys.executable, "-c", body], cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -2,16 +2,12 @@
 
 A model with its optimizer and scheduler (see `models.py`) and an average of the weights; a data set that writes down,
 beside Pliant, each time it is asked for a sample. `CHAOS_FOLDER` is where workers leave what the harness looks at; the
-rest of the environment's `CHAOS_` names choose what is trained and how, and which bug is planted (see `bugs.py`).
+rest of the environment's `CHAOS_` names choose what is trained and how (see `worker.py`), and which bug is planted (see
+`bugs.py`).
 """
 
-import faulthandler
-import hashlib
-import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +17,13 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pliant.torch as pliant  # after the path
-from chaos import bugs, probe
+from chaos import bugs, probe, worker
 from chaos.models import LESSONS, Lesson
 from chaos.no_dynamo import leave_out_compiler
 from chaos.probe import Place, Probe
-from chaos.training_log import RECORD
-
-FOLDER = Path(os.environ["CHAOS_FOLDER"])
-SAMPLES = int(os.environ["CHAOS_SAMPLES"])
-BATCH = int(os.environ["CHAOS_BATCH"])
-EPOCHS = int(os.environ["CHAOS_EPOCHS"])
-SEED = int(os.environ["CHAOS_SEED"])
-SLOTS = int(os.environ["CHAOS_SLOTS"])
-DETERMINISTIC = os.environ["CHAOS_DETERMINISTIC"] == "yes"
+from chaos.worker import BATCH, DETERMINISTIC, EPOCHS, FOLDER, SAMPLES, SEED, SLOTS, ReadLog, digest, record
+from pliant.torch.reduce.deterministic import DeterministicReducer
+from pliant.torch.reduce.floating import FloatingReducer
 
 
 class Readings(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -41,23 +31,15 @@ class Readings(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, lesson: Lesson) -> None:
         self._lesson = lesson
-        self._file = (0, -1)
+        self._log = ReadLog()
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, sample: int) -> tuple[Tensor, Tensor]:
-        os.write(self._own_file(), RECORD.pack(sample, time.time()))
+        self._log.note(sample)
         x, y = self._lesson.items
         return self._lesson.read(x[sample], y[sample])
-
-    def _own_file(self) -> int:
-        pid, handle = self._file
-        if pid != os.getpid():  # a data worker was forked
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            handle = os.open(FOLDER / f"{os.getpid()}.reads", flags, 0o600)
-            self._file = (os.getpid(), handle)
-        return handle
 
 
 class Average:
@@ -81,33 +63,6 @@ class Average:
             self.weights[name].copy_(value)
 
 
-def record(**said: object) -> None:
-    """A line for the harness, whatever happens to this process next."""
-    with (FOLDER / f"{os.getpid()}.said").open("a") as file:
-        file.write(json.dumps({"at": time.time(), "member": os.environ.get("PLIANT_MEMBER", ""), **said}) + "\n")
-
-
-def digest(value: object) -> str:
-    """SHA-256 over everything in a state, by name and in order."""
-    total = hashlib.sha256()
-
-    def add(part: object) -> None:
-        if isinstance(part, dict):
-            for key in part:
-                total.update(repr(key).encode())
-                add(part[key])
-        elif isinstance(part, list | tuple):
-            for each in part:
-                add(each)
-        elif isinstance(part, Tensor):
-            total.update(part.detach().cpu().contiguous().numpy().tobytes())
-        else:
-            total.update(repr(part).encode())
-
-    add(value)
-    return total.hexdigest()
-
-
 def watch(first: nn.Module, where: Probe) -> None:
     """Be there to be struck in the middle of a forward and of a backward pass."""
 
@@ -120,11 +75,11 @@ def watch(first: nn.Module, where: Probe) -> None:
 
 
 def main() -> None:
-    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    worker.dump_stacks_on_request()
     torch.set_num_threads(1)
     leave_out_compiler()
     where = Probe(FOLDER)
-    probe.install(where)
+    probe.install(where, FloatingReducer, DeterministicReducer)
     bugs.plant(os.environ.get("CHAOS_BUG", ""), FOLDER)
     torch.manual_seed(1)
     lesson = LESSONS[os.environ["CHAOS_LESSON"]](SAMPLES, EPOCHS * -(-SAMPLES // BATCH))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from chaos.checks import check_run
-from chaos.job import SCRIPT, Job, Task, read_said
+from chaos.job import Job, Task, read_said
 from schedules.messages import die_with_parent
 from unit.cli.program import environment
 
@@ -46,7 +45,7 @@ class Alone:
         self._folder = folder
         with (folder / "output").open("w") as output:
             self._process = subprocess.Popen(
-                [*(("nice", "-n", "19") if nice else ()), sys.executable, str(SCRIPT)],
+                [*(("nice", "-n", "19") if nice else ()), str(task.programs / "python"), str(task.its.script)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,5 +1,6 @@
 """A script of Keras 3, on the framework that the environment names: BatchNorm, dropout, Adam and `run.fit`."""
 
+import time
 import warnings
 from typing import Any
 
@@ -42,6 +43,7 @@ class Told(keras.callbacks.Callback):
     def __init__(self, story: Story, run: Any) -> None:
         super().__init__()
         self._story, self._run, self._traces = story, run, run._frame.base.traces
+        self.began_at = time.time()  # differs between members, as values of users' callbacks may
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._story.at("forward", self._run)

@@ -55,7 +55,7 @@ def _memory_of(callback: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in vars(callback).items():
         plain = value.item() if isinstance(value, np.generic) else value
-        is_list = isinstance(plain, list) and all(isinstance(each, np.ndarray) for each in plain)
+        is_list = isinstance(plain, list) and plain and all(isinstance(each, np.ndarray) for each in plain)
         if not name.startswith("_") and name != "params" and (isinstance(plain, _PLAIN) or is_list):
             found[name] = plain
     return found

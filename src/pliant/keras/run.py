@@ -70,7 +70,7 @@ class KerasRun(ArrayRun):
         )
         model.stop_training = False
         called.on_train_begin()
-        self._memory.watch(called.callbacks)
+        self._memory.watch(callbacks)  # not Keras' own, of which one member has more than another
         logs: dict[str, float] = {}
         for epoch in self.epochs():
             called.on_epoch_begin(epoch.number)

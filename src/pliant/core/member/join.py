@@ -151,8 +151,13 @@ def on_installed(m: Machine, out: Out, signal: Installed) -> None:
     pass_boundary(m, out)
 
 
-def restart_fetch(m: Machine, out: Out) -> None:
-    """Receive the state from the beginning, from the current holders."""
+def restart_fetch(m: Machine, out: Out, *, one_donor: bool = False) -> None:
+    """Receive the state from the beginning, from the current holders.
+
+    `one_donor` is for values of user code that differ between members, for as long as they like. Stripes of several
+    donors would never match.
+    """
     world = world_of(m)
     holding = tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank)
-    start_fetch(m, out, m.donors if m.catch_up_to is not None or not holding else holding)
+    donors = m.donors if m.catch_up_to is not None or not holding else holding
+    start_fetch(m, out, donors[:1] if one_donor else donors)

@@ -240,7 +240,7 @@ def _on_transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
         m.stop_reason = m.stop_reason or "the donors' states differ"
         out.append(s.Break(m.generation))
     elif m.fetching:
-        join.restart_fetch(m, out)
+        join.restart_fetch(m, out, one_donor=signal.values_differ)
 
 
 def _on_user_code_raised(m: Machine, out: Out, signal: s.UserCodeRaised) -> None:

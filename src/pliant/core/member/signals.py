@@ -150,10 +150,12 @@ class Stripe:
 class TransferBroken:
     """A transfer failed, and nothing of it can be used.
 
-    With `wrong_state` all bytes arrived, but their hash differs from the label, or the donors' hashes differ.
+    With `wrong_state` all bytes arrived, but their hash differs from the label, or the donors' hashes differ. With
+    `values_differ` their hashes are equal, and the values beside their arrays are not.
     """
 
     wrong_state: bool = False
+    values_differ: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,24 +300,24 @@ class StateDownload:
                 return
         lineage, state, tree = label
         if any(each != label for each in self._labels.values()):
-            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not.
-            spoilt = {each[0] for each in self._labels.values()} == {lineage} and any(
-                each[1] != state for each in self._labels.values()
-            )
-            self._fail("the donors' states have different lineages or contents", spoilt=spoilt)
+            same_step = {each[0] for each in self._labels.values()} == {lineage}
+            spoilt = same_step and any(each[1] != state for each in self._labels.values())
+            # Small values are user code's, and may differ: hashes may not.
+            broken = s.TransferBroken(wrong_state=spoilt, values_differ=same_step and not spoilt)
+            self._fail("the donors' states have different lineages or contents", broken)
             return
         self.received = ReceivedState(tree, tuple(self._contents[at] for at in sorted(self._contents)))
         for at in range(self._stripes):
             self._feed(self, s.Stripe(at, self._stripes, lineage, state, lines))
 
-    def _fail(self, why: str, *, spoilt: bool = False) -> None:
+    def _fail(self, why: str, broken: s.TransferBroken = s.TransferBroken()) -> None:  # noqa: B008  # it is frozen
         if self._stop.is_set():
             return
         self._stop.set()
         # Donors that are between two steps are the rule after a kill; users need not hear of that.
-        level = logging.INFO if spoilt or len(self._labels) < self._stripes else logging.DEBUG
+        level = logging.INFO if broken.wrong_state or len(self._labels) < self._stripes else logging.DEBUG
         log.log(level, "the state could not be received (%s); retrying", why)
-        again = threading.Timer(RETRY_S, self._feed, (self, s.TransferBroken(spoilt)))
+        again = threading.Timer(RETRY_S, self._feed, (self, broken))
         again.daemon = True
         again.start()
 

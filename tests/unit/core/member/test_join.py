@@ -405,6 +405,15 @@ def test_a_broken_transfer_starts_again_from_a_member_that_holds_the_state_now()
     assert (crew[D].stripes, crew[D].fetching, crew[D].phase) == ((), True, Phase.COLLECTING)
 
 
+def test_values_of_user_code_that_differ_between_donors_come_from_one_of_them() -> None:
+    """Else a joiner would ask for stripes that never match, and the others would wait for it in the collective."""
+    crew = admitted()
+    crew.step()
+    crew.hush()
+    assert crew.feed(D, TransferBroken(values_differ=True)) == (Fetch(2, (A,)),)
+    assert crew.feed(D, TransferBroken()) == (Fetch(2, (A, B)),)
+
+
 def test_donors_whose_states_differ_end_the_collective_that_waits_for_the_joiner() -> None:
     """Else the words that show which of them is wrong would never be compared."""
     crew = admitted()
