@@ -260,6 +260,11 @@ chaos-frames: $(STAMP) $(FRAMEWORKS)/.installed  ## Inject FAULTS=60 real faults
 chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
 	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)
 
+FAULTS ?= 300
+
+chaos-ps: $(STAMP)  ## Train a recommender through FAULTS=300 kills, drains and changes of parameter servers; 25 minutes
+	cd tests && $(abspath $(BIN))/python -m chaos.servers --faults $(FAULTS) --seed $(or $(SEED),0)
+
 chaos-coordinator: $(STAMP)  ## Kill the coordinator during a training, then a member with it
 	cd tests && $(abspath $(BIN))/python -m chaos coordinator --seed $(or $(SEED),0)
 

@@ -45,6 +45,30 @@ def collate(records: list[tuple[np.ndarray, np.ndarray, float]]) -> tuple[torch.
     return torch.from_numpy(np.stack(numbers)), torch.from_numpy(np.stack(ids)), torch.tensor(clicks)
 
 
+TABLES = (
+    Table("embedding", DIM, Adagrad(0.05), scale=0.05),
+    Table("wide", 1, Ftrl(0.1, l1=0.001)),
+    Table("deep", ROW, Adam(0.002)),
+)
+
+
+class WideAndDeep:
+    """The model. Its parameters are in the tables of a run."""
+
+    def __init__(self, run: pliant.tasks.TaskRun) -> None:
+        self._layers = nn.Sequential(nn.Linear(NUMBERS + CATEGORIES * DIM, 32), nn.ReLU(), nn.Linear(32, 1))
+        self._embedding, self._wide = ServerEmbedding(run, "embedding"), ServerEmbedding(run, "wide")
+        self._deep = ServerVariables(run, "deep", self._layers, ROW)
+        self.parts = (self._embedding, self._wide, self._deep)
+
+    def loss(self, numbers: torch.Tensor, ids: torch.Tensor, clicks: torch.Tensor) -> torch.Tensor:
+        """Pull the parameters that a batch needs, and return its mean loss."""
+        self._deep.pull()
+        features = torch.cat([numbers, self._embedding(ids).flatten(1)], dim=1)
+        score = self._layers(features).squeeze(1) + self._wide(ids).sum(dim=(1, 2))
+        return nn.functional.binary_cross_entropy_with_logits(score, clicks)
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--records", type=int, default=40_000)
@@ -56,12 +80,6 @@ def main() -> None:
     given = options.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    deep = nn.Sequential(nn.Linear(NUMBERS + CATEGORIES * DIM, 32), nn.ReLU(), nn.Linear(32, 1))
-    tables = [
-        Table("embedding", DIM, Adagrad(0.05), scale=0.05),
-        Table("wide", 1, Ftrl(0.1, l1=0.001)),
-        Table("deep", ROW, Adam(0.002)),
-    ]
     with pliant.tasks.join() as job:
         run = job.train(
             Clicks(given.records),
@@ -70,26 +88,18 @@ def main() -> None:
             epochs=given.epochs,
             evaluation=Clicks(2000, first=1 << 40),
             collate=collate,
-            tables=tables,
+            tables=TABLES,
             pushes=PushPolicy(given.grads_to_wait, given.staleness_max, staleness_rates=given.grads_to_wait == 1),
         )
-        embedding, wide = ServerEmbedding(run, "embedding"), ServerEmbedding(run, "wide")
-        dense = ServerVariables(run, "deep", deep, ROW)
-
-        def loss_of(numbers: torch.Tensor, ids: torch.Tensor, clicks: torch.Tensor) -> torch.Tensor:
-            dense.pull()
-            features = torch.cat([numbers, embedding(ids).flatten(1)], dim=1)
-            score = deep(features).squeeze(1) + wide(ids).sum(dim=(1, 2))
-            return nn.functional.binary_cross_entropy_with_logits(score, clicks)
-
+        model = WideAndDeep(run)
         for batch in run:
             if run.evaluating:
                 with torch.no_grad():
-                    run.add(loss=loss_of(*batch).item() * len(batch[2]))
+                    run.add(loss=model.loss(*batch).item() * len(batch[2]))
                 continue
             while True:
-                loss_of(*batch).backward()  # type: ignore[no-untyped-call]
-                if push_gradients(run, embedding, wide, dense):
+                model.loss(*batch).backward()  # type: ignore[no-untyped-call]
+                if push_gradients(run, *model.parts):
                     break
 
 

@@ -17,6 +17,8 @@ from pliant.ps.tables.table_copy import UNKNOWN, Part, StaleUpdate, TableCopy, U
 ArrayLike = npt.ArrayLike
 Gradients = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
+NEVER = np.iinfo(np.int64).max  # the version of a bucket of which nothing was pulled
+
 
 class RowAccess(Protocol):
     """The place of the rows."""
@@ -38,7 +40,7 @@ class TableAccess:
         check_tables(tables, policy)
         self._worker, self._policy, self._rows = worker, policy, rows
         self._tables = {table.name: table for table in tables}
-        self._versions: Versions = np.full(BUCKETS, UNKNOWN, np.int64)  # of each bucket, at its last pull
+        self._forget_versions()
         self._sequence = 0
 
     def table(self, name: str) -> Table:
@@ -55,7 +57,7 @@ class TableAccess:
         if not len(unique):
             return np.zeros((*wanted.shape, table.dim), np.float32)
         values, buckets, versions = self._rows.pull(table, unique)
-        self._versions[buckets] = versions
+        self._versions[name][buckets] = versions
         return values[inverse.reshape(-1)].reshape(*wanted.shape, table.dim)
 
     def push(self, gradients: Gradients) -> bool:
@@ -71,17 +73,28 @@ class TableAccess:
 
     def _send(self, given: Gradients, *, creates: bool) -> bool:
         parts = tuple(self._part(name, ids, values, creates=creates) for name, (ids, values) in given.items())
+        base = np.full(BUCKETS, NEVER, np.int64)
         touched: npt.NDArray[np.bool_] = np.zeros(BUCKETS, np.bool_)
         for part in parts:
-            touched[buckets_of(self._tables[part.table], part.ids)] = True
-        base = np.where(touched, self._versions, UNKNOWN)  # a bucket without rows of this push cannot make it too old
+            buckets = buckets_of(self._tables[part.table], part.ids)
+            touched[buckets] = True
+            base[buckets] = np.minimum(base[buckets], self._versions[part.table][buckets])
         if self._policy.grads_to_wait > 1 and not creates:
             touched[:] = True  # every bucket counts the pushes
         if not touched.any():
             return True
+        base[base == NEVER] = UNKNOWN
         buckets = np.flatnonzero(touched)
         self._sequence += 1
-        return self._rows.push(Update(self._worker, self._sequence, buckets, base[buckets], parts, creates))
+        update = Update(self._worker, self._sequence, buckets, base[buckets], parts, creates)
+        applied = self._rows.push(update)
+        if not applied:
+            self._forget_versions()  # the worker pulls again what it uses; the age of other rows must not count
+        return applied
+
+    def _forget_versions(self) -> None:
+        """Forget which version each bucket had when rows of it were pulled, by table."""
+        self._versions: dict[str, Versions] = {name: np.full(BUCKETS, NEVER, np.int64) for name in self._tables}
 
     def _part(self, name: str, ids: npt.ArrayLike, values: npt.ArrayLike, *, creates: bool) -> Part:
         table, wanted = self.table(name), _as_ids(name, ids)

@@ -8,6 +8,7 @@ import pytest
 from pliant.errors import BadInput
 from pliant.ps import SGD, PushPolicy, Table
 from pliant.ps.access import LocalRows, TableAccess
+from pliant.ps.tables.rows import buckets_of
 from pliant.ps.tables.spec import table_terms
 
 TABLE = Table("t", 2, SGD(1.0), scale=0.0)
@@ -60,6 +61,36 @@ def test_a_push_is_not_too_old_for_buckets_without_its_rows() -> None:
     first.pull("t", [3])
     assert first.push({"t": ([3], [[1.0, 1.0]])})
     assert not first.push({"t": ([1], [[1.0, 1.0]])})
+
+
+def test_rows_that_are_pushed_and_never_pulled_have_no_age() -> None:
+    """Row 5 of table `u` is in the bucket of a row of `t` that was pulled long before."""
+    tables = [TABLE, Table("u", 2, SGD(1.0), scale=0.0)]
+    policy = PushPolicy(staleness_max=0)
+    rows = LocalRows(tables, policy)
+    first, second = (TableAccess(name, tables, policy, rows) for name in ("w0", "w1"))
+    (bucket,) = buckets_of(tables[1], np.asarray([5]))
+    near = next(row for row in range(100_000) if buckets_of(TABLE, np.asarray([row]))[0] == bucket)
+    first.pull("t", [near])
+    assert second.push({"t": ([near], [[1.0, 1.0]])})
+    assert first.push({"u": ([5], [[1.0, 1.0]])})
+    assert not first.push({"t": ([near], [[1.0, 1.0]]), "u": ([5], [[1.0, 1.0]])})
+
+
+def test_a_push_that_was_refused_is_taken_when_its_rows_were_pulled_again() -> None:
+    first, second = alone(PushPolicy(staleness_max=0), workers=2)
+    ids = [1, next(row for row in range(2, 100_000) if same_bucket(1, row))]
+    first.pull("t", ids)
+    assert second.push({"t": ([1], [[1.0, 1.0]])})
+    gradients = {"t": (ids, np.ones((2, 2)))}
+    assert not first.push(gradients)
+    first.pull("t", ids[:1])
+    assert first.push(gradients)
+
+
+def same_bucket(row: int, other: int) -> bool:
+    one, two = buckets_of(TABLE, np.asarray([row, other]))
+    return bool(one == two)
 
 
 def test_the_rate_falls_with_the_staleness() -> None:

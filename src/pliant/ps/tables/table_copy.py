@@ -46,7 +46,7 @@ class Part:
 class Update:
     """One push of a worker, or its part for some buckets. `creates`: the values are those of rows that do not exist.
 
-    `base` has the version of each bucket when the worker pulled it last, or `UNKNOWN`.
+    `base` has the version of each bucket when the worker pulled rows of these tables, or `UNKNOWN`.
     """
 
     worker: str
