@@ -13,6 +13,10 @@ SEED    ?=
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Environments of their own, for what Pliant works with and is measured beside.
+FRAMEWORKS := .venv-frameworks
+TORCHFT    := .venv-torchft
+
 # These tests alone must take every branch of pliant.core; the simulator's tests must not be needed for that.
 CORE_TESTS := $(wildcard tests/unit tests/property)
 CORE_RUN    = -m 'not long' --cov --cov-report=term $(CORE_TESTS)
@@ -158,8 +162,20 @@ bench-noise: $(STAMP)  ## Measure the cost of a gradient noise scale
 bench-policies: $(STAMP)  ## Print curves of a schedule, and of model averaging with 2, 4 and 8 workers beside plain SGD
 	$(BIN)/python bench/policies.py
 
-bench-overhead: $(STAMP)  ## Compare a step with raw DDP and, if it is installed, torchft
-	$(BIN)/python bench/overhead.py
+$(TORCHFT)/.installed: pyproject.toml constraints.txt bench/requirements.txt
+	test -x $(TORCHFT)/bin/python || $(PYTHON) -m venv $(TORCHFT)
+	$(TORCHFT)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+		-r bench/requirements.txt -e '.[torch]'
+	@touch $@
+
+bench-overhead: $(TORCHFT)/.installed  ## Compare a step with raw DDP and torchft
+	$(TORCHFT)/bin/python bench/overhead.py
+
+bench-pause: $(TORCHFT)/.installed  ## Compare the pause of a join, a leave, a kill and a SIGSTOP with torchft and torchrun; 15 minutes
+	$(TORCHFT)/bin/python bench/pause.py $(if $(SEED),--seed $(SEED))
+
+bench-frames: $(FRAMEWORKS)/.installed  ## Compare a step of JAX, Keras and TensorFlow with the framework's own; count compilations
+	$(FRAMEWORKS)/bin/python bench/frames.py $(if $(SEED),--seed $(SEED))
 
 bench-transfer: $(STAMP)  ## Measure the state to a joiner from 1, 2 and 3 donors beside a raw socket
 	$(BIN)/python bench/transfer.py
@@ -196,8 +212,6 @@ $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements
 	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-r tests/scripts/requirements.txt -e '.[torch]'
 	@touch $@
-
-FRAMEWORKS := .venv-frameworks
 
 # Each fork server of members imports one framework: more than two tests at once only wait for a processor.
 frameworks: $(FRAMEWORKS)/.installed  ## Train with JAX, Keras and TensorFlow through joins, kills, drains and resumes

@@ -36,6 +36,7 @@ WORKER = Path(__file__).with_name("training_worker.py")
 JOB = "bench"
 LEASE_TTL_S = 3.0
 PATIENCE_S = 180.0
+EVENTS_MAX = 1000  # in one request
 AFTER_S = 1.0  # observation time after a change
 BLOCKS = {"S": (12, 60), "M": (10, 12)}  # rounds, and steps in each
 CHANGES = ("join", "leave", "kill", "stop")
@@ -49,6 +50,9 @@ class Scene:
         self.folder.mkdir(parents=True)
         rounds, steps = blocks
         self._world = world
+        self._read = 0  # the revision of the last event that was read
+        self._formed: dict[int, tuple[int, float, int]] = {}  # by generation: revision, time and size
+        self._entered: dict[int, float] = {}
         env = {
             **os.environ,
             "PLIANT_HOME": str(base / "home"),
@@ -112,13 +116,24 @@ class Scene:
 
     def entered_since(self, revision: int, size: int) -> tuple[float, float] | None:
         """Return the times at which a world of that size was formed and entered, after that revision."""
-        formed: dict[int, tuple[float, int]] = {}
-        for _, event in self.client.events(JOB, revision, 1000):
-            if isinstance(event, m.WorldFormed):
-                formed[event.world.number] = (event.at, len(event.world.members))
-            elif isinstance(event, m.WorldEntered) and formed.get(event.generation, (0, 0))[1] == size:
-                return formed[event.generation][0], event.at
+        self._read_events()
+        for number, entered_at in self._entered.items():
+            formed_in, formed_at, members = self._formed[number]
+            if formed_in > revision and members == size:
+                return formed_at, entered_at
         return None
+
+    def _read_events(self) -> None:
+        """Read what is new. Fast steps make thousands of events while a worker starts."""
+        new = True
+        while new:
+            new = False
+            for revision, event in self.client.events(JOB, self._read, EVENTS_MAX):
+                self._read, new = revision, True
+                if isinstance(event, m.WorldFormed):
+                    self._formed[event.world.number] = self._read, event.at, len(event.world.members)
+                elif isinstance(event, m.WorldEntered):
+                    self._entered[event.generation] = event.at
 
     def longest_gap(self, begin: float, end: float, leaving: str) -> float:
         """Return the longest time between two applied steps, of members present before and after."""
