@@ -7,7 +7,6 @@ import numpy as np
 from frames import fake
 from frames.story import FEATURES, FramePlan, Story, points
 from live.reports import say
-from pliant.train.data.batch_size import BatchSize
 from pliant.train.live.data.tools import Arrays
 from pliant.train.reduce.noise import NoiseScale
 
@@ -25,9 +24,8 @@ def train(plan: FramePlan) -> None:
     x, y = points(plan)
     data = Arrays(x.astype(np.float64), y.astype(np.float64))
     with fake.join() as job:
-        noise, batch = NoiseScale(), BatchSize()
-        state = {"noise": noise, "batch": batch} if plan.batches else {"noise": noise}
-        run = job.train(frame, data, state=state, **plan.arguments)
+        noise = NoiseScale()
+        run = job.train(frame, data, state={"noise": noise, **story.state}, **plan.arguments)
         own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         weights: dict[int, float] = {}  # by step, of what this member computed
@@ -38,8 +36,6 @@ def train(plan: FramePlan) -> None:
             run.log(loss=loss)
             story.at("backward", run)
             if run.step(grads):
-                for wanted in [to for step, to in plan.batches if step == run.step_number]:
-                    batch.set(wanted)
                 story.stepped(run, weight=weights[run.step_number])
                 if plan.evaluate and run.step_number % 10 == 0:
                     totals = run.evaluate(sums, data, batch_size=7)

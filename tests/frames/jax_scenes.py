@@ -51,6 +51,7 @@ def train(plan: FramePlan) -> None:
             optax.sgd(0.05) if plan.averages else optax.adam(0.01),
             data,
             moves=first,
+            state=story.state,
             compute=lambda params, batch, key: compute(params, first, *batch, key),
             **plan.arguments,
         )

@@ -61,7 +61,7 @@ def train(plan: FramePlan) -> None:
     story = Story(plan)
     model, data = net(plan.own_seed, plain=plan.averages > 0), points(plan)
     with pliant.join() as job:
-        run = job.train(model, data, **plan.arguments)
+        run = job.train(model, data, state=story.state, **plan.arguments)
         own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         run.fit(callbacks=[Told(story, run)], validation_data=data if plan.evaluate else None)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from live.reports import say
+from pliant.train.data.batch_size import BatchSize
 
 _NEVER = threading.Event()
 FEATURES = 6
@@ -59,6 +60,12 @@ class Story:
     def __init__(self, plan: FramePlan) -> None:
         self.plan = plan
         self.compiled_before = 0
+        self.batch = BatchSize()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state of a run whose batch changes."""
+        return {"batch": self.batch} if self.plan.batches else {}
 
     def at(self, where: str, run: Any) -> None:
         if where in self.plan.kill and run.step_number >= self.plan.kill[where]:
@@ -75,6 +82,8 @@ class Story:
             loss=run.metrics["loss"],
             **more,
         )
+        for wanted in [to for step, to in self.plan.batches if step == run.step_number]:
+            self.batch.set(wanted)
         self.at("after", run)
         if not (Path(self.plan.folder) / "fast").exists():
             _NEVER.wait(self.plan.pace_s)

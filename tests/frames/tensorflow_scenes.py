@@ -43,7 +43,8 @@ def train(plan: FramePlan) -> None:
 
     with pliant.join() as job:
         optimizer = keras.optimizers.SGD(0.05) if plan.averages else keras.optimizers.Adam(0.01)
-        run = job.train(variables, optimizer, points(plan), compute=part, moves=[mean], **plan.arguments)
+        more = {"state": story.state, **plan.arguments}
+        run = job.train(variables, optimizer, points(plan), compute=part, moves=[mean], **more)
         own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
         for batch in run:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, ForkServer, Member
+from live.crowd import JOB, Crowd, ForkServer, Member
+from pliant.cli.audit.command import _audit
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -81,6 +82,25 @@ def test_deterministic_bits_are_those_of_one_member(home: Path, members: ForkSer
         ends = crowd.finished(a, c)
         assert crowd.audit().code == 0
     assert ends[0]["digest"] == bits
+
+
+def test_a_changing_batch_has_the_bits_of_one_member(home: Path, members: ForkServer, plan: dict[str, Any]) -> None:
+    plan = {**plan, "epochs": 5, "deterministic": True, "batches": [[3, 12], [9, 6]]}
+    (home / "one").mkdir()
+    (home / "many").mkdir()
+    with Crowd(home / "one", members, target=1, size_min=1, **plan) as crowd:
+        (alone,) = crowd.start(1)
+        bits = crowd.finished(alone)[0]["digest"]
+    with Crowd(home / "many", members, target=2, size_min=1, **plan) as crowd:
+        a, b = crowd.start(2)
+        a.reached(7)
+        b.kill()
+        c = crowd.join()
+        c.in_world_of(2)
+        ends = crowd.finished(a, c)
+        _, found = _audit(crowd.client, JOB)
+    assert ends[0]["digest"] == bits
+    assert (found.ok, found.samples, found.steps) == (True, 225, 34)  # 4 of 8, 6 of 12, and 24 of 6 samples at most
 
 
 def test_each_member_averages_its_own_model_and_all_end_with_the_centre(

@@ -22,6 +22,9 @@ class KerasBase(Protocol):
     def part(self, x: Any, y: Any, sample_weight: Any) -> tuple[Logs, Any]:
         """Return the metrics and the gradients of one part. Moving values and seeds move on."""
 
+    def seed(self, key: int) -> None:
+        """Seed the generator from which layers draw that got no seed, if there is one beside the seed generators."""
+
     def trained(self) -> list[Any]:
         """Return the values of the trained variables, which a change of the variables leaves as they are."""
 
@@ -97,6 +100,9 @@ class JaxBase:
             variable.assign(value)
         return logs, grads
 
+    def seed(self, key: int) -> None:
+        """Nothing: all layers draw from seed generators."""
+
     def trained(self) -> list[Any]:
         return _values(self._model.trainable_variables)
 
@@ -159,6 +165,9 @@ class TfBase:
         logs, grads = self._part(*convert(self._tf.convert_to_tensor, (x, y)), sample_weight)
         return logs, grads
 
+    def seed(self, key: int) -> None:
+        """Nothing: all layers draw from seed generators."""
+
     def trained(self) -> list[Any]:
         return [self._tf.identity(value) for value in _values(self._model.trainable_variables)]
 
@@ -208,6 +217,9 @@ class TorchBase:
         with torch.no_grad():
             logs = model.compute_metrics(x, y, y_pred, sample_weight)
         return {**logs, "loss": loss.detach()}, grads
+
+    def seed(self, key: int) -> None:
+        self._torch.manual_seed(key)
 
     def trained(self) -> list[Any]:
         return [variable.value.data for variable in self._model.trainable_variables]

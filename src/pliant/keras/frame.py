@@ -155,6 +155,7 @@ class KerasFrame:
 
     def seed(self, key: int) -> None:
         self._key = key
+        self.base.seed(key)
         for at, variable in enumerate(self._seeds):
             low, high = key & 0x7FFFFFFF, (key >> 32 ^ at * 0x9E3779B9) & 0x7FFFFFFF
             variable.assign(np.array([low, high]).astype(variable.dtype))
