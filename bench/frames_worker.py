@@ -63,7 +63,7 @@ class Turns:
 
 
 class Watch:
-    """What a Pliant member writes at each step: the time, and how often something was compiled since its first step."""
+    """Writes the time of each step of a member, and how often something was compiled since its first step."""
 
     def __init__(self, member: str, compiled: Callable[[], int]) -> None:
         self._stamps = (FOLDER / f"{member}.steps").open("wb", buffering=0)
