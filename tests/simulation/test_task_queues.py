@@ -1,5 +1,6 @@
 """Schedules of task queues over the real decisions: every record once, no shard stuck, the same every time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,7 @@ def test_schedules_differ_in_what_they_are_about() -> None:
     assert {setting.terms.evaluate_every for setting in settings} == {0, 11, 40}
     assert any(setting.poison is not None for setting in settings)
     assert any(setting.next_epochs for setting in settings)
+    assert any(setting.terms.growing for setting in settings)
     scheduled = {fault.kind for seed in range(30) for fault in schedule_of(ScheduleKind.TASKS, seed)}
     assert scheduled == set(TASKS)
     assert any(fault.at_s > FAULTS_UNTIL_S for fault in schedule_of(ScheduleKind.TASKS, 5))
@@ -73,6 +75,31 @@ def test_a_late_report_of_a_member_that_hung_is_refused_and_its_shard_is_done_on
     hang = ScheduledFault(3.0, SimulatedFaultKind.HANG, 3)  # for 25 s
     assert run_tasks(4, (hang,), story).complaints == ()
     assert "made no progress for 8 s" in "\n".join(story)
+
+
+GROWING = 1002
+
+
+def test_growing_data_is_done_once_whenever_it_grows() -> None:
+    story: list[str] = []
+    assert run_tasks(GROWING, story=story).complaints == ()
+    told = "\n".join(story)
+    assert told.index("records so far") < told.index("completed train shard 0") < told.index("the data is complete")
+
+
+@pytest.mark.parametrize(
+    ("name", "bug", "says"),
+    [
+        ("awaits_records", lambda _: False, "and its data may still grow"),
+        ("shards_per_epoch", lambda terms: -(-terms.records // terms.records_per_shard), "records so far"),
+    ],
+)
+def test_a_bug_planted_in_growing_data_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, bug: Callable[[TaskTerms], object], says: str
+) -> None:
+    monkeypatch.setattr(TaskTerms, name, property(bug))
+    found = [complaint for seed in range(GROWING, GROWING + 60, 20) for complaint in run_tasks(seed, ()).complaints]
+    assert any(says in complaint for complaint in found), found
 
 
 # ------------------------------------------------------------------------------- the checks see what is wrong

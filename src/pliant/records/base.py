@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from pliant.errors import BadInput
 from pliant.records.bytes_at import change_mark
+
+COMPLETE_MARK = "_SUCCESS"  # the file that Spark and Hadoop write beside their output
 
 
 class RecordFile(ABC):
@@ -110,3 +113,43 @@ class PlainRecords(Records):
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         found = {number: self._raw(number) for number in sorted({*numbers})}
         return [found[number] for number in numbers]
+
+
+class GrowingRecords(Records):
+    """The records of files that are there so far. `grow` looks for more; `complete` is True once there will be none.
+
+    Records keep their numbers, so a new file must have a name after all others. `list_files` returns the locations of
+    all files in the order of their names, and whether the folder has its mark.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        list_files: Callable[[], tuple[Sequence[str], bool]],
+        open_file: Callable[[str], RecordFile],
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__((), transform)
+        self._folder, self._list_files, self._open_file = folder, list_files, open_file
+        self.complete = False
+        self.grow()
+
+    def grow(self) -> None:
+        """Take in files that were added. Other threads may read meanwhile.
+
+        Raises BadInput if the records that are known would get other numbers.
+        """
+        found, complete = self._list_files()
+        known = self.locations
+        if self.complete and len(found) > len(known):
+            raise BadInput(f"{found[-1]} was added after {COMPLETE_MARK}. Start a job of its own for it.")
+        for before, now in zip(known, (*found, *[""] * len(known)), strict=False):
+            if before != now:
+                raise BadInput(
+                    f"{self._folder} had the file {before}, and now {now or 'no file'} comes in its place. Add files "
+                    "under names that sort after all others, and remove none before the job has ended."
+                )
+        files = (*self._files, *(self._open_file(each) for each in found[len(known) :]))
+        self._files = files  # first, since a reader looks up the file by its start
+        self._starts = (0, *accumulate(len(file) for file in files))
+        self.complete = complete

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pliant import settings
 from pliant.errors import BadInput
 from pliant.file_systems import open_file_system
-from pliant.records.base import PlainRecords, RecordFile, Records
-from pliant.records.bytes_at import BytesAt, compression_of, damaged_record, open_bytes
+from pliant.records.base import COMPLETE_MARK, GrowingRecords, PlainRecords, RecordFile, Records
+from pliant.records.bytes_at import compression_of, damaged_record, open_bytes
 from pliant.records.csv_rows import CsvFile, CsvFormat
 from pliant.records.example import Features, parse_example
 from pliant.records.folder import FileRecords
@@ -44,6 +45,7 @@ def open_records(
     delimiter: str | None = None,
     encoding: str = "utf-8",
     index_dir: str | Path | None = None,
+    growing: bool = False,
 ) -> Records:
     """Open record files. Raises BadInput if there are none, and DamagedRecord where one cannot be read.
 
@@ -51,8 +53,19 @@ def open_records(
     bytes, those of `example` the features of a tf.Example in a TFRecord file, those of `csv` and `parquet` rows as
     dictionaries, those of `files` whole files of a folder. `transform` is called with each record that is read.
     `columns` are the columns to read from Parquet, or the names of the columns of CSV files without a header row.
-    `index_dir` keeps the positions of records; by default, a folder in Pliant's home.
+    `index_dir` keeps the positions of records; by default, a folder in Pliant's home. `growing`: the source is one
+    folder to which files are added, until the file `_SUCCESS` is in it.
     """
+    index = Index(Path(index_dir) if index_dir is not None else settings.read().home / "record-index")
+    form = CsvFormat(delimiter or ",", columns=tuple(columns) if columns is not None else None, encoding=encoding)
+    if growing:
+        folder, chosen = _growing_folder(source, format), format
+        return GrowingRecords(
+            folder,
+            lambda: _list_growing(folder),
+            lambda location: _open_file(location, chosen or _format_of([location]), form, index, delimiter),
+            transform,
+        )
     sources = [source] if isinstance(source, str | Path) else list(source)
     locations = [location for each in sources for location in expand(str(each), whole_folders=format == "files")]
     if not locations:
@@ -63,16 +76,31 @@ def open_records(
         raise BadInput(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
     if format == "files":
         return _joined([_folder_of(location) for location in locations], transform)
-    index = Index(Path(index_dir) if index_dir is not None else settings.read().home / "record-index")
-    form = CsvFormat(delimiter or ",", columns=tuple(columns) if columns is not None else None, encoding=encoding)
-    files: list[RecordFile] = []
-    for location in locations:
-        opened = open_bytes(location)
-        if format == "csv" and delimiter is None and _plain_name(location).endswith(".tsv"):
-            files.append(CsvFile(opened, CsvFormat("\t", columns=form.columns, encoding=encoding), index))
-        else:
-            files.append(_open_file(opened, format, form, index))
-    return _joined(files, transform)
+    return _joined([_open_file(location, format, form, index, delimiter) for location in locations], transform)
+
+
+def _growing_folder(source: str | Path | Sequence[str | Path], format: str | None) -> str:  # noqa: A002 - as above
+    if not isinstance(source, str | Path) or glob.has_magic(str(source)) or format == "files":
+        raise BadInput(
+            f"growing data is one folder of record files, not a pattern, a list or the format files: {source}"
+        )
+    if format is not None and format not in FORMATS:
+        raise BadInput(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
+    if "://" not in str(source) and not Path(source).is_dir():
+        raise BadInput(f"{source} is no folder. Create it before the job starts; it may be empty.")
+    return str(source)
+
+
+def _list_growing(folder: str) -> tuple[list[str], bool]:
+    """Return the files of a folder, and whether it has its mark. Files that are written before the mark are seen."""
+    if "://" in folder:
+        file_system, path = open_file_system(folder)
+        file_system.invalidate_cache()
+        complete = file_system.exists(f"{path.rstrip('/')}/{COMPLETE_MARK}")
+        file_system.invalidate_cache()
+    else:
+        complete = (Path(folder) / COMPLETE_MARK).exists()
+    return expand(folder), complete
 
 
 def _joined(files: Sequence[RecordFile], transform: Callable[[Any], Any] | None) -> Records:
@@ -96,7 +124,14 @@ class ExampleFile(TFRecordFile):
             raise damaged_record(self.location, int(self._offsets[number]), str(error)) from error
 
 
-def _open_file(source: BytesAt, format: str, form: CsvFormat, index: Index) -> RecordFile:  # noqa: A002 - as above
+def _open_file(
+    location: str,
+    format: str,  # noqa: A002 - as above
+    form: CsvFormat,
+    index: Index,
+    delimiter: str | None,
+) -> RecordFile:
+    source = open_bytes(location)
     match format:
         case "tfrecord":
             return TFRecordFile(source, index)
@@ -105,7 +140,8 @@ def _open_file(source: BytesAt, format: str, form: CsvFormat, index: Index) -> R
         case "recordio":
             return RecordIOFile(source)
         case "csv":
-            return CsvFile(source, form, index)
+            is_tabbed = delimiter is None and _plain_name(location).endswith(".tsv")
+            return CsvFile(source, replace(form, delimiter="\t") if is_tabbed else form, index)
         case _:
             return ParquetFile(source, form.columns)
 

@@ -22,6 +22,7 @@ from pliant.errors import BadInput
 from pliant.ps.access import LocalRows, RowAccess, TableAccess
 from pliant.ps.client import ServerRows
 from pliant.ps.tables.spec import PushPolicy, Table, check_tables, table_terms
+from pliant.tasks.growth import GrowthWatch, is_growing
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.link import ShardLink
 from pliant.tasks.run import MapStyle, TaskRun, check_data
@@ -100,19 +101,20 @@ class TaskJob:
         """Join the queue and return its run. Raises if a setting differs from that of the other members.
 
         A shard is `records_per_shard` records in a row, and belongs to one member at a time. `shuffle` shuffles the
-        shards of each epoch by the seed. `evaluation` is data whose shards come between those for training, every
-        `evaluate_every` shards, and after each epoch by default. A shard without progress for `deadline_s` is given to
-        another member. `collate` makes a batch of a list of records. `tables` are those of the parameter servers, and
-        `pushes` decides what becomes of a push. `extra` has settings of the script that all members must have equal, by
-        name; a queue goes on only with equal ones.
+        shards of each epoch by the seed; those of growing data come in the order of the records. `evaluation` is data
+        whose shards come between those for training, every `evaluate_every` shards, and after each epoch by default. A
+        shard without progress for `deadline_s` is given to another member. `collate` makes a batch of a list of
+        records. `tables` are those of the parameter servers, and `pushes` decides what becomes of a push. `extra` has
+        settings of the script that all members must have equal, by name; a queue goes on only with equal ones.
         """
         check_tables(tables, pushes)
         terms = TaskTerms(
-            records=check_data("data", data),
+            records=0 if is_growing(data) else check_data("data", data),
             records_per_shard=records_per_shard,
             epochs=epochs,
             seed=seed,
-            shuffled=shuffle,
+            shuffled=shuffle and not is_growing(data),
+            growing=is_growing(data),
             evaluation_records=0 if evaluation is None else check_data("evaluation", evaluation),
             evaluate_every=evaluate_every,
             deadline_s=float(deadline_s),
@@ -139,10 +141,11 @@ class TaskJob:
         `extra` is as for `train`.
         """
         terms = TaskTerms(
-            records=check_data("data", data),
+            records=0 if is_growing(data) else check_data("data", data),
             records_per_shard=records_per_shard,
             shuffled=False,
             predicts=True,
+            growing=is_growing(data),
             deadline_s=float(deadline_s),
             extra=(*table_terms(tables, PushPolicy()), *_pairs(extra)),
         )
@@ -190,6 +193,8 @@ class TaskJob:
         source = self._connect(terms)
         access = self._open_tables(tables, pushes, source) if tables else None
         self._run = TaskRun(source, terms, data, batch_size, collate, access)
+        if is_growing(grows := data[terms.wanted[0]]):
+            self._closing.append(GrowthWatch(grows, source).close)
         return self._run
 
     def _open_tables(self, tables: Sequence[Table], pushes: PushPolicy, source: ShardFeed) -> TableAccess:

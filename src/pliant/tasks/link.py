@@ -92,6 +92,11 @@ class ShardLink:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._state.has_reports or self._sending), GOODBYE_S)
 
+    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+        with self._changed:
+            self._state.grow(records, complete=complete, error=error)
+            self._changed.notify_all()
+
     def check(self) -> None:
         """Raise LeftQueue if this member must not even finish its batch."""
         if self._state.is_cut_off:

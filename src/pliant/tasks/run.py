@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, digest_key
 from pliant.errors import BadInput, PliantError
 from pliant.ps.access import ArrayLike, Gradients, TableAccess
 from pliant.ps.tables.rows import Floats
+from pliant.tasks.growth import LOOK_S, is_growing
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.source import ShardFeed
 from pliant.train.data.order import digest_range
@@ -102,23 +104,39 @@ class TaskRun:
     def _batches(self, shard: HeldShard) -> Iterator[Any]:
         found = self._terms.range_of(shard.kind, shard.number)
         self.kind, self.epoch = shard.kind, found.epoch
-        key, records = digest_key(shard.kind, found.epoch), _read(self._data[shard.kind], shard.start, found.stop)
-        while self._upto < found.stop:
+        stop = self._stop_of(shard, found.stop)
+        key, records = digest_key(shard.kind, found.epoch), _read(self._data[shard.kind], shard.start, stop)
+        while self._upto < stop:
             batch = list(islice(records, self._batch_size))
             if not batch:
-                why = f"the data ended at record {self._upto}, and the queue was opened with {found.stop} or more"
+                why = f"the data ended at record {self._upto}, and the queue was opened with {stop} or more"
                 raise PliantError(f"{why}: its length changed. Restore the data, or start the job under another name.")
             self.numbers = range(self._upto, self._upto + len(batch))
             read = digest_range(key, self.numbers.start, self.numbers.stop)
             yield batch if self._collate is None else self._collate(batch)
             self._upto, self._digest = self.numbers.stop, (self._digest + read) & MASK_64
-            if self._upto < found.stop:
+            if self._upto < stop:
                 self._source.advance(shard, self._upto, self._digest)
             if self._source.must_stop(shard):
-                if self._upto == found.stop:
+                if self._upto == stop:
                     break
                 return
-        self._source.complete(shard, found.stop - shard.start, self._digest, tuple(sorted(self._sums.items())))
+        self._source.complete(shard, stop - shard.start, self._digest, tuple(sorted(self._sums.items())))
+
+    def _stop_of(self, shard: HeldShard, stop: int) -> int:
+        """Return the end of a shard. Of growing data, wait until this worker sees its records; the last may be short.
+
+        Where the shard was returned meanwhile, it ends where it begins.
+        """
+        data = self._data[shard.kind]
+        if shard.kind is ShardKind.EVALUATE or not is_growing(data):
+            return stop
+        pause = threading.Event()
+        while not data.complete and len(data) < stop:
+            if self._source.must_stop(shard):
+                return shard.start
+            pause.wait(LOOK_S)
+        return min(stop, len(data))
 
     def report_exception(self, error: str) -> None:
         """Report that user code raised in the current batch."""
@@ -139,6 +157,8 @@ def check_data(name: str, data: Any) -> int:
         raise BadInput(
             f"{name} must have a length and records by number, as open_records returns; got {type(data).__name__}"
         )
+    if is_growing(data):
+        raise BadInput(f"{name} grows, and an evaluation needs data of a fixed length. Open it without growing=True.")
     if not len(data):
         raise BadInput(f"{name} has no records")
     return len(data)

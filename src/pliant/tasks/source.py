@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Protocol
 
@@ -35,6 +36,9 @@ class ShardFeed(Protocol):
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
         """Report that user code raised, and wait until the report is delivered, if that is soon possible."""
 
+    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+        """Report how many records of growing data this worker sees. Called in any thread."""
+
     def must_stop(self, shard: HeldShard) -> bool:
         """Return whether to stop this shard before its end: it was returned, or this member must leave."""
 
@@ -55,17 +59,20 @@ class LocalQueue:
 
     def __init__(self, terms: TaskTerms, member: MemberId) -> None:
         self._member = member
+        self._grown = threading.Condition()  # its lock guards the job
         self._job: Job | None = None
         self._send(m.Create("alone", JobSpec(1, 1, mode=Mode.TASKS)))
         self._send(t.JoinTasks(member, AgentId("alone"), terms))
 
     def next_shard(self) -> HeldShard | None:
-        assert self._job is not None
-        if self._job.state.ended:
+        with self._grown:
+            while self._job is not None and not self._job.state.ended:
+                self._send(t.TakeShards(self._member, 1))
+                assert self._job.tasks is not None
+                if held := self._job.tasks.held_by(self._member):
+                    return held[0]
+                self._grown.wait()
             return None
-        self._send(t.TakeShards(self._member, 1))
-        assert self._job.tasks is not None
-        return self._job.tasks.held_by(self._member)[0]
 
     def advance(self, shard: HeldShard, upto: int, digest: int) -> None:
         self._send(t.AdvanceShard(shard.member, shard.attempt, upto, digest))
@@ -76,6 +83,11 @@ class LocalQueue:
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
         self._send(t.FailShard(shard.member, shard.attempt, upto, digest, error))
 
+    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+        with self._grown:
+            self._send(t.GrowData(self._member, records, complete, error))
+            self._grown.notify_all()
+
     def must_stop(self, shard: HeldShard) -> bool:  # noqa: ARG002 - no other member can take it
         return False
 
@@ -85,13 +97,18 @@ class LocalQueue:
 
     @property
     def left(self) -> tuple[int, str]:
+        if self._job is not None and self._job.state is JobState.FAILED:
+            return 1, self._job.why
         return 0, "the queue was closed"
 
     def close(self) -> None:
         """Nothing is left to deliver."""
 
     def _send(self, command: Command) -> None:
-        now = time.time()
+        with self._grown:
+            self._decide(command, time.time())
+
+    def _decide(self, command: Command, now: float) -> None:
         decision = decide(self._job, command, now)
         if isinstance(decision, Rejection):
             raise PliantError(decision.why)

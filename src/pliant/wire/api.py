@@ -279,6 +279,7 @@ class TaskProgress:
     attempts: int
     evaluations: int
     epoch: int
+    awaits_records: bool = False  # the data may still grow
 
 
 @dataclass(frozen=True, slots=True)

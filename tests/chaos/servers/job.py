@@ -155,7 +155,7 @@ class ServerJob:
         assert self.extra is not None
         self.extra.signal(signal.SIGTERM)
         status = self.extra.ended(PATIENCE_S)
-        assert status == 0, f"the agent that left ended with {status}:\n{self.extra.output[-3000:]}"
+        assert status == 143, f"the agent that left ended with {status}:\n{self.extra.output[-3000:]}"
         self.extra = None
 
     # ------------------------------------------------------------------------------------------------- results

@@ -12,6 +12,7 @@ from pliant.errors import BadInput, DamagedRecord
 from pliant.records import bytes_at, open_records
 from pliant.records import index as index_module
 from pliant.records import tfrecord as tfrecord_module
+from pliant.records.base import GrowingRecords
 from pliant.records.index import Index
 from unit.records import written
 
@@ -228,3 +229,59 @@ def test_bytes_in_memory_have_no_index_to_keep(tmp_path: Path) -> None:
     source = bytes_at.MemoryBytes(written.tfrecord([b"x"]))
     assert len(tfrecord_module.TFRecordFile(source, Index(tmp_path))) == 1
     assert list(tmp_path.glob("record-index")) == []
+
+
+def test_a_folder_that_grows_has_its_new_records_after_the_others(data: Path) -> None:
+    (data / "_SUCCESS").unlink()
+    found = open_records(data, growing=True)
+    assert isinstance(found, GrowingRecords)
+    assert (list(found.read()), found.complete) == (EVERYTHING, False)
+    (data / "part-3.tfrecord").write_bytes(written.tfrecord([b"3 0"]))
+    found.grow()
+    assert (list(found.read()), found.complete) == ([*EVERYTHING, b"3 0"], False)
+    (data / "_SUCCESS").touch()
+    found.grow()
+    assert (len(found), found.complete) == (10, True)
+    (data / "part-4.tfrecord").write_bytes(written.tfrecord([b"4 0"]))
+    with pytest.raises(BadInput, match=r"part-4.tfrecord was added after _SUCCESS"):
+        found.grow()
+
+
+def test_a_folder_that_grows_may_be_empty_and_be_a_url() -> None:
+    files = fsspec.filesystem("memory")
+    files.makedirs("/growing", exist_ok=True)
+    found = open_records("memory://growing", growing=True, transform=len)
+    assert isinstance(found, GrowingRecords)
+    assert (len(found), found.complete) == (0, False)
+    files.pipe("/growing/part-0.tfrecord", written.tfrecord([b"abc"]))
+    files.pipe("/growing/_SUCCESS", b"")
+    found.grow()
+    assert (found[0], found.complete) == (3, True)
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", None])
+def test_a_file_that_comes_before_others_or_is_removed_is_an_error(data: Path, name: str | None) -> None:
+    found = open_records(data, growing=True)
+    assert isinstance(found, GrowingRecords)
+    if name is None:
+        (data / "part-2.tfrecord").unlink()
+    else:
+        (data / "_SUCCESS").unlink()
+        (data / name).write_bytes(written.tfrecord([b"x"]))
+        found.complete = False
+    with pytest.raises(BadInput, match="Add files under names that sort after all others"):
+        found.grow()
+
+
+@pytest.mark.parametrize(
+    ("source", "format_", "says"),
+    [
+        ("part-*", None, "one folder"),
+        ("", "files", "one folder"),
+        ("", "text", "format must"),
+        ("no", None, "no folder"),
+    ],
+)
+def test_growing_data_that_cannot_be_opened_is_refused(data: Path, source: str, format_: str | None, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        open_records(data / source, format_, growing=True)

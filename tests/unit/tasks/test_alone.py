@@ -11,6 +11,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.tasks.model import ShardKind, TaskTerms, digest_key, range_digest
 from pliant.errors import BadInput, PliantError
 from pliant.records import open_records
+from pliant.tasks import growth
 from pliant.tasks.job import TaskJob
 from pliant.tasks.run import TaskRun
 from pliant.tasks.source import LocalQueue
@@ -138,3 +139,52 @@ def test_the_digest_of_arrays_is_that_of_the_core(monkeypatch: pytest.MonkeyPatc
     for kind in ShardKind:
         for start, stop in ((0, 0), (0, 7), (3, 40)):
             assert order.digest_range(digest_key(kind, 2), start, stop) == range_digest(kind, 2, start, stop)
+
+
+class Growth:
+    """Data that grows by three records with each look, up to twenty."""
+
+    def __init__(self) -> None:
+        self.count, self.complete = 0, False
+
+    def grow(self) -> None:
+        self.count = min(self.count + 3, 20)
+        self.complete = self.count == 20
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
+def test_growing_data_is_worked_through_until_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "LOOK_S", 0.01)
+    with pliant.tasks.join() as job:
+        run = job.train(Growth(), batch_size=4, records_per_shard=8)
+        assert numbers(run) == list(range(20))
+        assert run.complete
+
+
+def test_a_look_that_fails_is_repeated_and_data_that_cannot_be_used_ends_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(growth, "LOOK_S", 0.01)
+    faults = iter([OSError("no route"), None, BadInput("part-1 was removed")])
+
+    class Broken(Growth):
+        def grow(self) -> None:
+            if (fault := next(faults)) is not None:
+                raise fault
+
+    with pytest.raises(SystemExit) as end, pliant.tasks.join() as job:
+        numbers(job.train(Broken(), batch_size=4, records_per_shard=8))
+    assert end.value.code == 1
+    assert "part-1 was removed" in str(end.value.why)  # type: ignore[attr-defined]
+
+
+def test_growing_data_is_not_evaluated_and_has_one_epoch() -> None:
+    with pliant.tasks.join() as job, pytest.raises(BadInput, match="an evaluation needs data of a fixed length"):
+        job.evaluate(Growth(), batch_size=4, records_per_shard=8)
+    with pliant.tasks.join() as job, pytest.raises(BadInput, match="growing data has one epoch"):
+        job.train(Growth(), batch_size=4, records_per_shard=8, epochs=2)

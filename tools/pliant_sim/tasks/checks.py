@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer
@@ -83,7 +84,7 @@ class TaskChecks(StoreChecks):
         if isinstance(event, t.TaskMemberJoined):
             if self.books is None:
                 self.books = Books(self.complain, event.terms)
-            self.books.terms = event.terms
+            self.books.terms = event.terms.after(self.books.terms)
             return
         books = self.books
         if books is None:
@@ -104,8 +105,19 @@ class TaskChecks(StoreChecks):
                 books.late(event.attempt, now)
             case t.EvaluationBegun():
                 pass
+            case t.DataGrown():
+                self._grown(books, event)
             case t.EvaluationDone():
                 self._evaluated(books, event)
+
+    def _grown(self, books: Books, event: t.DataGrown) -> None:
+        """Check that the queue has no record that is not there, and is not complete too early."""
+        grown = self.sim.grown
+        if event.records > len(grown) or event.complete > grown.marked:
+            self.complain(f"the queue has {event.records} records, and the data has {len(grown)}")
+        if event.complete and event.records < len(grown):
+            self.complain(f"the queue is complete with {event.records} of {len(grown)} records")
+        books.terms = replace(books.terms, records=event.records, complete=event.complete)
 
     def _given(self, books: Books, shard: HeldShard, before: Job) -> None:
         """Check the order of shards, and the member that gets one."""
@@ -117,6 +129,11 @@ class TaskChecks(StoreChecks):
             return
         if member.draining:
             self.complain(f"{name} is given to {shard.member}, which drains")
+        grown = self.sim.grown
+        if state.terms.growing and shard.kind is not ShardKind.EVALUATE and not grown.marked:
+            stop = (shard.number + 1) * state.terms.records_per_shard
+            if stop > len(grown):
+                self.complain(f"{name} ends at {stop}, and the data has {len(grown)} records so far")
         mine = {each for each in books.waiting if shard.member not in books.raised_on.get(each, ())}
         if shard.kind is not ShardKind.EVALUATE:
             unbegun = state.evaluations * state.terms.shards_per_evaluation - self._begun(books, ShardKind.EVALUATE)
@@ -152,6 +169,8 @@ class TaskChecks(StoreChecks):
         if books is None or job.tasks is None:
             self.complain("the job finished without a queue")
             return
+        if books.terms.growing and not self.sim.grown.marked:
+            self.complain("the job finished, and its data may still grow")
         if missing := books.missing():
             self.complain(f"the job finished without {len(missing)} records, {missing[:3]} for instance")
         if books.held or books.waiting:

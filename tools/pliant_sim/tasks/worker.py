@@ -14,6 +14,7 @@ from pliant.core.model.view import View
 from pliant.core.tasks.member import TaskMember
 from pliant.core.tasks.messages import JoinTasks, Sums, TakeShards
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms
+from pliant.tasks.growth import LOOK_S
 from pliant.tasks.link import GOODBYE_S, PATIENCE_S
 from pliant.tasks.run import TaskRun
 from pliant.train.coordinator_link import JOIN_PATIENCE_S
@@ -40,7 +41,8 @@ class TaskWorker:
         self.deadline_s = terms.deadline_s
         self.state = TaskMember(member, terms.deadline_s)
         evaluation = {ShardKind.EVALUATE: range(terms.evaluation_records)} if terms.evaluation_records else {}
-        self.run = TaskRun(self, terms, {terms.kind: range(terms.records), **evaluation}, BATCH, None)
+        records = sim.grown if terms.growing else range(terms.records)
+        self.run = TaskRun(self, terms, {terms.kind: records, **evaluation}, BATCH, None)
         self.shard: HeldShard | None = None  # the one that its training thread works on
         self.up = True
         self.joined = False
@@ -62,7 +64,10 @@ class TaskWorker:
         self._watched_at = sim.now
         self._revision = -1
         self._renewing = False
+        self._seen = (-1, False)  # records of growing data, as it last reported them
         sim.after(sim.chance.uniform(0.0, TICK_S), self._tick)
+        if terms.growing:
+            sim.after(sim.chance.uniform(0.0, LOOK_S), self._look)
         self._ask(JoinTasks(member, agent.state.id, terms), JOIN_PATIENCE_S)
 
     # ------------------------------------------------------------------------------------------ its process
@@ -200,6 +205,10 @@ class TaskWorker:
         self.state.fail(shard, upto, digest, error)
         self._send()
 
+    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+        self.state.grow(records, complete=complete, error=error)
+        self._send()
+
     def must_stop(self, shard: HeldShard) -> bool:
         return self.state.must_stop(shard)
 
@@ -213,6 +222,15 @@ class TaskWorker:
 
     def close(self) -> None:
         """Close nothing: `_goodbye` does it in steps."""
+
+    def _look(self) -> None:
+        """Look for new records, as the thread beside the training does."""
+        if self.up:
+            self.sim.after(LOOK_S, self._look)
+            found = (len(self.sim.grown), self.sim.grown.marked)
+            if self.joined and not self.paused and found != self._seen:
+                self._seen = found
+                self.grow(found[0], complete=found[1])
 
     # ------------------------------------------------------------------------------------ the sending thread
 

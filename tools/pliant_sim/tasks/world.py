@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from pliant.core.messages import Create, Resize
 from pliant.core.model.job import JobSpec, JobState, Mode, Target
@@ -31,6 +32,8 @@ class TaskSetting(Setting):
     steady: bool = False  # the coordinators, their store and the network are well
     churn: bool = False  # members are killed, drained and replaced until the job ends
     poison: int | None = None  # user code raises on this record, on every member
+    growth_s: tuple[float, ...] = ()  # when records are added, a part of `records` each time; the mark follows the last
+    records: int = 0  # that growing data will have
     next_epochs: int | None = None  # the job is cancelled, and created again with so many epochs, or as few as it can
 
 
@@ -39,7 +42,7 @@ def setting_for(seed: int) -> TaskSetting:
 
     In a tenth of the schedules only members fail, in another one they are replaced until the end. In a third one a
     record raises on every member, in a fourth one the job is a prediction, and in a fifth one it is created again. A
-    twentieth of the jobs only evaluates.
+    twentieth of the jobs only evaluates, and in another one the data grows.
     """
     terms = replace(TRAINING, seed=seed, shuffled=seed % 4 == 1, evaluate_every=(0, 11, 40)[seed // 10 % 3])
     if seed % 7 == 3:
@@ -60,10 +63,40 @@ def setting_for(seed: int) -> TaskSetting:
         case 8:
             whole = TaskTerms(records=1503, records_per_shard=20, shuffled=False, predicts=True, deadline_s=8.0)
             return replace(setting, terms=whole)
+        case 2 if seed // 10 % 2 == 0:
+            chance = Random(f"growth {seed}")
+            terms = replace(terms, records=0, epochs=1, shuffled=False, growing=True)
+            times = sorted(chance.uniform(0.0, 70.0) for _ in range(12))
+            return replace(
+                setting,
+                terms=terms,
+                growth_s=tuple(times),
+                records=chance.choice([0, 20, 633, 640, 1201, 1201, 1500, 1500]),
+            )
         case 9 if seed // 10 % 2:
             return replace(setting, terms=TaskTerms(0, 20, evaluation_records=1203, deadline_s=8.0))
         case _:
             return setting
+
+
+class SimulatedGrowth:
+    """Growing data. All workers see the same records at once, so none waits for those of a shard."""
+
+    complete = True
+
+    def __init__(self) -> None:
+        self.records, self.marked = 0, False
+
+    def grow(self) -> None:
+        """Look again: nothing is cached."""
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, number: int) -> int:
+        if not number < self.records:
+            raise IndexError(number)
+        return number
 
 
 class TaskSimulation(Simulation):
@@ -75,9 +108,23 @@ class TaskSimulation(Simulation):
         super().__init__(setting, self.checks, story)
         self.terms = setting.terms  # of the workers that start from now on
         self.workers: dict[MemberId, TaskWorker] = {}
+        self.grown = SimulatedGrowth()
+        for at, when_s in enumerate(setting.growth_s, 1):
+            self.after(when_s, self._add_records, at)
         self.attempt_due = False  # a user is about to create the job again
         self.raised: set[tuple[ShardKind, int]] = set()  # shards in which a fault let user code raise
         self._start()
+
+    def _add_records(self, times: int) -> None:
+        """Add a part of the records; the mark comes with the last ones, or after them."""
+        self.grown.records = self.setting.records * times // len(self.setting.growth_s)
+        self.tell(f"the data has {self.grown.records} records")
+        if times == len(self.setting.growth_s):
+            self.after(self.chance.choice([0.0, 0.5, 5.0]), self._complete)
+
+    def _complete(self) -> None:
+        self.grown.marked = True
+        self.tell("the data is complete")
 
     def creation(self, *, fresh: bool = False) -> Create:
         s = self.setting
@@ -107,7 +154,7 @@ class TaskSimulation(Simulation):
         """Return how long the workers of the start need for all records if each of them is as slow as one can be."""
         terms = self.terms
         evaluations = 1 if terms.only_evaluates else -(-terms.total_shards // terms.evaluation_interval)
-        records = terms.records * terms.epochs + terms.evaluation_records * evaluations
+        records = (self.setting.records or terms.records) * terms.epochs + terms.evaluation_records * evaluations
         return records * max(RECORD_S) / self.setting.workers
 
     def is_poisoned(self, kind: ShardKind, numbers: range) -> bool:

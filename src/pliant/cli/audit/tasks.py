@@ -24,6 +24,7 @@ def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
     """Audit a task queue and print the result. Return the exit status."""
     found, ended = _read(client, name)
     total = found.terms.wanted[1] if found.terms is not None else 0
+    awaits = found.terms is not None and found.terms.awaits_records
     ok = not found.wrong and not (ended and found.missing())
     if as_json:
         print_json(
@@ -35,6 +36,7 @@ def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
                 "attempts": found.attempts,
                 "returned": found.returned,
                 "repeated_max": found.repeated_max,
+                "awaits_records": awaits,
                 "problems": found.wrong,
                 "promise": EVERY_RECORD,
             }
@@ -43,7 +45,8 @@ def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
         done = total - found.missing()
         verdict = EVERY_RECORD if not found.missing() else f"every record of {done} shards done exactly once, so far"
         click.echo(f"{name}: {verdict if ok else 'problems found'}")
-        click.echo(f"{found.records_done()} records in {done} of {total} shards, in {found.attempts} attempts")
+        growing = " so far, and the data may grow" if awaits else ""
+        click.echo(f"{found.records_done()} records in {done} of {total} shards{growing}, in {found.attempts} attempts")
         if found.returned:
             click.echo(f"{found.returned} attempts were given to another worker")
         if found.repeated_max:

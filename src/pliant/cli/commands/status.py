@@ -175,7 +175,8 @@ def _describe_tasks(found: JobStatus) -> str:
     if tasks is None:
         return ""
     returned = f", {tasks.returned} to be given out again" if tasks.returned else ""
-    return f"{tasks.done} of {tasks.total} done, {tasks.held} held{returned}; epoch {tasks.epoch}"
+    growing = " so far, and the data may grow" if tasks.awaits_records else ""
+    return f"{tasks.done} of {tasks.total} done{growing}, {tasks.held} held{returned}; epoch {tasks.epoch}"
 
 
 def _status_json(found: JobStatus) -> dict[str, object]:

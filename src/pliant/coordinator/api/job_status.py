@@ -58,7 +58,8 @@ def _task_progress(job: Job) -> TaskProgress | None:
         returned=len(state.returned),
         attempts=state.attempts,
         evaluations=state.evaluations,
-        epoch=0 if terms.only_evaluates else min(done // terms.shards_per_epoch, terms.epochs - 1),
+        awaits_records=terms.awaits_records,
+        epoch=0 if terms.only_evaluates or terms.growing else min(done // terms.shards_per_epoch, terms.epochs - 1),
     )
 
 

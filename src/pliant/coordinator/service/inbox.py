@@ -12,7 +12,15 @@ from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.core.ps.messages import JoinServers, ReportCopied
-from pliant.core.tasks.messages import AdvanceShard, CompleteShard, FailShard, JoinTasks, ShardOverdue, TakeShards
+from pliant.core.tasks.messages import (
+    AdvanceShard,
+    CompleteShard,
+    FailShard,
+    GrowData,
+    JoinTasks,
+    ShardOverdue,
+    TakeShards,
+)
 from pliant.core.tasks.model import HeldShard
 
 
@@ -56,7 +64,7 @@ def truncate_texts(command: Command) -> Command:
             len(command.why) > TEXT_MAX
         ):
             return replace(command, why=_truncate(command.why))
-        case m.Exited() | FailShard() if len(command.error) > TEXT_MAX:
+        case m.Exited() | FailShard() | GrowData() if len(command.error) > TEXT_MAX:
             return replace(command, error=_truncate(command.error))
         case _:
             return command
@@ -154,7 +162,7 @@ def sender_of(command: Command) -> MemberId | None:
             return member
         case JoinTasks(member=member) | TakeShards(member=member) | AdvanceShard(member=member):
             return member
-        case CompleteShard(member=member) | FailShard(member=member):
+        case CompleteShard(member=member) | FailShard(member=member) | GrowData(member=member):
             return member
         case JoinServers(member=member) | ReportCopied(member=member):
             return member

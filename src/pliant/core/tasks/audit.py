@@ -8,7 +8,7 @@ the last position that it reported, and another member processed them again. The
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pliant.core import messages as m
 from pliant.core.messages import Event
@@ -41,7 +41,9 @@ class TaskAudit:
         """Take the next event of the queue."""
         match event:
             case t.TaskMemberJoined():
-                self.terms = event.terms
+                self.terms = event.terms if self.terms is None else event.terms.after(self.terms)
+            case t.DataGrown():
+                self._grow(event)
             case t.ShardsGiven():
                 for shard in event.shards:
                     self._give(shard)
@@ -90,6 +92,12 @@ class TaskAudit:
         if len(self.wrong) < WRONG_MAX:
             self.wrong.append(what)
 
+    def _grow(self, event: t.DataGrown) -> None:
+        assert self.terms is not None  # a member joined before
+        if event.records < self.terms.records or self.terms.complete:
+            self._note(f"the data grew from {self.terms.records} to {event.records} records")
+        self.terms = replace(self.terms, records=event.records, complete=event.complete)
+
     def _give(self, shard: HeldShard) -> None:
         assert self.terms is not None  # a member joined before
         self.attempts += 1
@@ -99,6 +107,8 @@ class TaskAudit:
             self._note(f"{shard.kind.value} shard {shard.number} was held by two members")
         if shard.number in self._done.get(shard.kind, ()):
             self._note(f"{shard.kind.value} shard {shard.number} was given out after it was done")
+        if shard.kind is not ShardKind.EVALUATE and shard.number >= self.terms.total_shards:
+            self._note(f"{shard.kind.value} shard {shard.number} was given out, and its records were not there")
         if shard.start != self._left_at.get(key, found.start):
             self._note(f"{shard.kind.value} shard {shard.number} was continued at {shard.start}, not where it was left")
         self._open[shard.attempt] = shard

@@ -53,6 +53,8 @@ def decide_task(job: Job, command: t.TaskCommand, now: float) -> Decision:
             return _complete(state, command, now)
         case t.FailShard():
             return _fail(state, command, now)
+        case t.GrowData():
+            return _grow(state, command, now)
         case _:
             assert_never(command)
 
@@ -120,7 +122,7 @@ def _join(job: Job, command: t.JoinTasks, now: float) -> Decision:
         return Rejection(Code.BAD, why)
     who = (command.member, command.agent, job.joined + 1, max(command.pid, 0))
     joined = t.TaskMemberJoined(now, *who, command.terms, valid_seconds(command.age_s))
-    if job.tasks is not None and command.terms == job.tasks.terms:
+    if job.tasks is not None and command.terms.after(job.tasks.terms) == job.tasks.terms:
         return (joined,)
     # With fewer epochs all may be done. A job that only evaluates begins with its evaluation.
     return (joined, *_after_done(evolve_tasks(job.tasks, joined), now))
@@ -128,7 +130,10 @@ def _join(job: Job, command: t.JoinTasks, now: float) -> Decision:
 
 def _wrong_terms(job: Job, terms: TaskTerms) -> str:
     """Return why a member cannot join with its terms; empty if it can. Without members, the length may change."""
-    if job.tasks is None or terms == job.tasks.terms:
+    if job.tasks is None:
+        return ""
+    terms = terms.after(job.tasks.terms)
+    if terms == job.tasks.terms:
         return ""
     differs = describe_differences(term_values(job.tasks.terms), term_values(terms))
     if not terms.can_continue(job.tasks.terms):
@@ -142,7 +147,9 @@ def _wrong_terms(job: Job, terms: TaskTerms) -> str:
 
 def bad_task_terms(terms: TaskTerms) -> str:
     """Return what is wrong with the terms of a queue, or the empty string."""
-    both = terms.records, terms.evaluation_records
+    if terms.growing and (terms.records or terms.complete or terms.shuffled or terms.epochs != 1):
+        return "growing data has one epoch, in the order in which records are added, and no number of records"
+    both = int(terms.growing) or terms.records, terms.evaluation_records
     if not all(0 <= records <= SAMPLES_MAX for records in both) or not any(both):
         return (
             f"a queue needs 1 to {SAMPLES_MAX} records; got {terms.records}, and {terms.evaluation_records} to evaluate"
@@ -273,6 +280,24 @@ def _bad_sums(sums: t.Sums) -> str:
     return ""
 
 
+def _grow(state: TaskState, command: t.GrowData, now: float) -> Decision:
+    terms = state.terms
+    if not terms.growing:
+        return Rejection(Code.BAD, f"the data of this queue has {terms.records} records, and does not grow")
+    if command.error:
+        return (StateChanged(now, JobState.FAILED, f"{command.member} cannot use the data: {command.error}"),)
+    if not 0 <= command.records <= SAMPLES_MAX:
+        return Rejection(Code.BAD, f"growing data can have up to {SAMPLES_MAX} records; got {command.records}")
+    grew, ends = command.records > terms.records, command.complete and not terms.complete
+    if (grew and terms.complete) or (command.complete and command.records < terms.records):
+        why = f"{command.member} sees {command.records} records, and {terms.records} were known before"
+        return (StateChanged(now, JobState.FAILED, f"{why}: some were removed, or added after the end"),)
+    if not (grew or ends):
+        return ()  # another member saw them before
+    grown = t.DataGrown(now, command.records, command.complete)
+    return (grown, *_after_done(evolve_tasks(state, grown), now))
+
+
 def _after_done(state: TaskState, now: float) -> tuple[Event, ...]:
     """Return what follows from a shard that is done: the end or the beginning of an evaluation, or the end of all."""
     events: tuple[Event, ...] = ()
@@ -284,7 +309,7 @@ def _after_done(state: TaskState, now: float) -> tuple[Event, ...]:
     if state.evaluation is None and terms.evaluation_records and _is_evaluation_due(state, done):
         begun = t.EvaluationBegun(now, state.evaluations, done)
         events, state = (*events, begun), evolve_tasks(state, begun)
-    if done == terms.total_shards and state.evaluation is None:
+    if done == terms.total_shards and state.evaluation is None and not terms.awaits_records:
         passes = "1 epoch" if terms.epochs == 1 else f"{terms.epochs} epochs"
         why = "the evaluation is done" if terms.only_evaluates else f"all {done} shards of {passes} are done"
         events += (StateChanged(now, JobState.FINISHED, why),)
@@ -298,7 +323,8 @@ def _is_evaluation_due(state: TaskState, done: int) -> bool:
         return not state.evaluations
     if done // interval > state.evaluated_after // interval:
         return True
-    return done == state.terms.total_shards and state.evaluated_after < done
+    all_done = done == state.terms.total_shards and not state.terms.awaits_records
+    return all_done and state.evaluated_after < done
 
 
 def _fail(state: TaskState, command: t.FailShard, now: float) -> Decision:

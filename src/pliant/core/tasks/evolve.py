@@ -24,7 +24,7 @@ RAISED_KEPT = 4  # members on which a shard raised; two are enough to fail the j
 def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
     """Return the queue after `event`."""
     if isinstance(event, t.TaskMemberJoined):
-        return TaskState(event.terms) if state is None else change(state, terms=event.terms)
+        return TaskState(event.terms) if state is None else change(state, terms=event.terms.after(state.terms))
     if state is None:
         raise ValueError("the first event of a queue must be TaskMemberJoined")
     match event:
@@ -57,6 +57,8 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
             )
         case t.EvaluationDone():
             return change(state, evaluation=None)
+        case t.DataGrown():
+            return change(state, terms=replace(state.terms, records=event.records, complete=event.complete))
         case _:
             assert_never(event)
 

@@ -30,6 +30,8 @@ def task_state_violation(state: TaskState, members: Collection[MemberId]) -> str
         if shard.member not in members:
             return f"tasks: {shard.member} holds shard {shard.number} and is not a member"
         found = state.terms.range_of(shard.kind, shard.number)
+        if shard.kind is not ShardKind.EVALUATE and shard.number >= state.terms.total_shards:
+            return f"tasks: shard {shard.number} is held, and only {state.terms.total_shards} have all their records"
         if not found.start <= shard.start <= shard.upto <= found.stop:
             return f"tasks: attempt {shard.attempt} is at {shard.upto}, outside of its records"
         if counts[shard.member] > HELD_MAX:
@@ -41,6 +43,8 @@ def task_change_violation(before: TaskState, event: t.TaskEvent, after: TaskStat
     """Check one change: what is done stays done, and only the holder of an attempt completes it."""
     if after.attempts < before.attempts or after.done < before.done:
         return f"tasks: {before.done} shards were done, and {after.done} are; attempt {after.attempts} is the newest"
+    if isinstance(event, t.DataGrown) and (before.terms.complete or after.terms.records < before.terms.records):
+        return f"tasks: the data had {before.terms.records} records, and has {after.terms.records}"
     if isinstance(event, t.ShardDone):
         shard = before.find(event.attempt)
         if shard is None or (shard.member, shard.kind, shard.number) != (event.member, event.kind, event.number):

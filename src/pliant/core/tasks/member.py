@@ -21,7 +21,7 @@ FIRST_PAUSE_S = 0.1  # between two requests for a shard while there is none
 PAUSE_MAX_S = 1.0
 BUSY_FRACTION = 0.5  # of the deadline in one batch: a member that is so slow, or hangs, takes no further shard
 
-MemberCommand = t.TakeShards | t.AdvanceShard | t.CompleteShard | t.FailShard
+MemberCommand = t.TakeShards | t.AdvanceShard | t.CompleteShard | t.FailShard | t.GrowData
 
 
 class TaskMember:
@@ -44,6 +44,7 @@ class TaskMember:
         self._reports: deque[t.CompleteShard | t.FailShard] = deque()
         self._position: t.AdvanceShard | None = None  # not reported yet
         self._reported_at = 0.0
+        self._grown: t.GrowData | None = None  # not reported yet
         self._take_at, self._pause_s = 0.0, FIRST_PAUSE_S
 
     # -------------------------------------------------------------------------------------- for the run
@@ -75,6 +76,10 @@ class TaskMember:
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
         self._position = None
         self._reports.append(t.FailShard(self.member, shard.attempt, upto, digest, error))
+
+    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+        """Report how many records this member sees of growing data."""
+        self._grown = t.GrowData(self.member, records, complete, error)
 
     def must_stop(self, shard: HeldShard) -> bool:
         """Return whether to stop this shard before its end: it was returned, or this member must leave."""
@@ -126,6 +131,8 @@ class TaskMember:
         hurry = self.closing or bool(self.leaving)
         if self._position is not None and (hurry or now >= self._reported_at + REPORT_S):
             return self._position
+        if self._grown is not None and not hurry:
+            return self._grown
         if not hurry and len(self._open) < AHEAD and now >= self._take_at and not self._is_stuck(now):
             return t.TakeShards(self.member, AHEAD)
         return None
@@ -133,6 +140,8 @@ class TaskMember:
     def next_in_s(self, now: float) -> float | None:
         """Return how long `next_command` has nothing to send, if nothing else happens; None: for ever."""
         due = []
+        if self._grown is not None and not self.leaving:
+            due.append(0.0)
         if self._position is not None:
             due.append(self._reported_at + REPORT_S - now)
         if not self.leaving and len(self._open) < AHEAD and not self._is_stuck(now):
@@ -156,7 +165,7 @@ class TaskMember:
                 self.ended = ended
             case Code.GONE | Code.UNKNOWN:
                 self.fence(why)
-            case Code.PAST if not isinstance(command, t.TakeShards):
+            case Code.PAST if not isinstance(command, t.TakeShards | t.GrowData):
                 self._open.discard(command.attempt)
                 if self._position is not None and self._position.attempt == command.attempt:
                     self._position = None
@@ -174,6 +183,9 @@ class TaskMember:
                 self._reported_at = now
                 if self._position == command:
                     self._position = None
+            case t.GrowData():
+                if self._grown == command:
+                    self._grown = None
             case t.TakeShards():
                 pass
 

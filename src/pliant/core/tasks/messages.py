@@ -74,7 +74,17 @@ class ShardOverdue:
     upto: int
 
 
-TaskCommand = JoinTasks | TakeShards | AdvanceShard | CompleteShard | FailShard | ShardOverdue
+@dataclass(frozen=True, slots=True)
+class GrowData:
+    """A member sees so many records of growing data, all of them if it is `complete`. `error`: they cannot be used."""
+
+    member: MemberId
+    records: int
+    complete: bool = False
+    error: str = ""
+
+
+TaskCommand = JoinTasks | TakeShards | AdvanceShard | CompleteShard | FailShard | ShardOverdue | GrowData
 
 # -------------------------------------------------------------------------------------------------- events
 
@@ -161,7 +171,16 @@ class EvaluationDone:
     sums: Sums
 
 
-ShardProgress = ShardsGiven | ShardAdvanced | ShardDone | EvaluationBegun | EvaluationDone
+@dataclass(frozen=True, slots=True)
+class DataGrown:
+    """Growing data has so many records by now. `complete`: there will be no more."""
+
+    at: float
+    records: int
+    complete: bool
+
+
+ShardProgress = ShardsGiven | ShardAdvanced | ShardDone | EvaluationBegun | EvaluationDone | DataGrown
 """Events that change no membership: they are frequent, and must stay cheap."""
 
 TaskEvent = (
@@ -173,4 +192,5 @@ TaskEvent = (
     | ShardRaised
     | EvaluationBegun
     | EvaluationDone
+    | DataGrown
 )

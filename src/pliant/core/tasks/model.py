@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pliant.core.data.ledger import mix
-from pliant.core.data.sample_order import MASK_64, Order
+from pliant.core.data.sample_order import MASK_64, SAMPLES_MAX, Order
 from pliant.core.model.names import MemberId
 
 SHUFFLED_CACHED = 4096
@@ -32,6 +32,9 @@ class TaskTerms:
     """Settings that every member of a task queue must have equal before it may join.
 
     Without `records` the job is one evaluation. `extra` has the user's own settings, as (name, value) pairs.
+
+    `growing`: records are added while the job runs. Members join with 0 records. The terms of a queue have those that
+    are known so far, and `complete` once there will be no more.
     """
 
     records: int
@@ -44,6 +47,8 @@ class TaskTerms:
     evaluate_every: int = 0  # training shards between two evaluations; 0: after each epoch
     deadline_s: float = 300.0  # a shard without progress for so long is given to another member
     extra: tuple[tuple[str, str], ...] = ()
+    growing: bool = False
+    complete: bool = False
 
     @property
     def kind(self) -> ShardKind:
@@ -52,7 +57,12 @@ class TaskTerms:
 
     @property
     def only_evaluates(self) -> bool:
-        return not self.records
+        return not self.records and not self.growing
+
+    @property
+    def awaits_records(self) -> bool:
+        """True while records may be added."""
+        return self.growing and not self.complete
 
     @property
     def wanted(self) -> tuple[ShardKind, int]:
@@ -63,7 +73,12 @@ class TaskTerms:
 
     @property
     def shards_per_epoch(self) -> int:
-        return -(-self.records // self.records_per_shard)
+        """The number of shards of an epoch. While records may be added, the last one is not begun before it is full."""
+        return self.records // self.records_per_shard + (not self.awaits_records and self._has_short_shard)
+
+    @property
+    def _has_short_shard(self) -> bool:
+        return self.records % self.records_per_shard > 0
 
     @property
     def total_shards(self) -> int:
@@ -76,6 +91,8 @@ class TaskTerms:
     @property
     def evaluation_interval(self) -> int:
         """The number of training shards between two evaluations."""
+        if self.awaits_records and not self.evaluate_every:
+            return SAMPLES_MAX  # the only one is at the end
         return self.evaluate_every or self.shards_per_epoch or 1
 
     def can_continue(self, before: TaskTerms) -> bool:
@@ -85,13 +102,22 @@ class TaskTerms:
             epochs=before.epochs,
             evaluate_every=before.evaluate_every,
             deadline_s=before.deadline_s,
-        )
+        ).after(before)
+
+    def after(self, before: TaskTerms) -> TaskTerms:
+        """Return the terms of a queue that has `before`, with what is known of growing data."""
+        if not (self.growing and before.growing):
+            return self
+        return replace(self, records=before.records, complete=before.complete)
 
     def range_of(self, kind: ShardKind, number: int) -> ShardRange:
         """Return the records of a shard."""
         if kind is ShardKind.EVALUATE:
             epoch, index = divmod(number, self.shards_per_evaluation)
             records = self.evaluation_records
+        elif self.growing:
+            epoch, index = 0, number
+            records = self.records if self.complete else SAMPLES_MAX
         else:
             epoch, place = divmod(number, self.shards_per_epoch)
             index = _shuffled(self.seed, self.shards_per_epoch, epoch, place) if self.shuffled else place

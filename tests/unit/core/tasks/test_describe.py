@@ -20,6 +20,8 @@ SHARD = HeldShard(ShardKind.TRAIN, 3, 7, A, 0, 0)
         (t.EvaluationBegun(1.0, 2, 8), "evaluation 2 began after 8 shards"),
         (t.EvaluationDone(1.0, 2, 8, 4, (("loss", 2.0),)), "evaluation 2 is done: 4 records, loss 0.5"),
         (t.EvaluationDone(1.0, 2, 8, 4, ()), "evaluation 2 is done: 4 records"),
+        (t.DataGrown(1.0, 40, complete=False), "the data has 40 records so far"),
+        (t.DataGrown(1.0, 41, complete=True), "the data has 41 records, and is complete"),
     ],
 )
 def test_every_event_has_a_sentence(event: t.TaskEvent, text: str) -> None:

@@ -219,3 +219,28 @@ def test_shards_are_begun_in_the_order_of_their_attempts() -> None:
     later = replace(shard(7), number=3)
     member.answered(TAKE, (later, shard(4)), 0.0)
     assert [member.next_shard(0.0), member.next_shard(0.0)] == [shard(4), later]
+
+
+def test_the_records_of_growing_data_are_reported_until_they_are_answered() -> None:
+    member = holding(1, 2)
+    member.grow(5, complete=False)
+    assert member.next_in_s(1.0) == 0.001
+    first = t.GrowData(A, 5)
+    assert member.next_command(1.0) == first
+    member.grow(9, complete=True)
+    member.answered(first, None, 1.0)  # an answer to the one before
+    last = t.GrowData(A, 9, complete=True)
+    assert member.next_command(1.0) == last
+    member.answered(last, None, 1.0)
+    assert member.next_command(1.0) is None
+    assert member.next_in_s(1.0) is None
+
+
+def test_a_member_that_leaves_reports_no_records_and_a_refusal_ends_it() -> None:
+    member = holding(1, 2)
+    member.grow(5, complete=False)
+    member.refused(t.GrowData(A, 5), Code.PAST, "no", 1.0)
+    assert member.left == (1, "no")
+    member.grow(6, complete=False)
+    assert member.next_command(1.0) is None
+    assert member.next_in_s(1.0) is None
