@@ -124,16 +124,16 @@ class Optimizers:
         params = [param for param in self._params if param.grad is not None]
         if not params:
             return True
-        # The largest absolute value: NaN and infinity stay, and nothing finite overflows.
-        norms = torch._foreach_norm([param.grad for param in params if param.grad is not None], math.inf)
-        if any(norm.dtype is not torch.float32 for norm in norms):
-            norms = tuple(norm.float() for norm in norms)
-        largest = torch.stack(norms)
-        if may_wait and step_guard.is_asynchronous(largest.device) and all(map(can_guard, self._stepped)):
-            self._guard = self._guard or StepGuard(largest.device)
-            self._guard.check(step, largest)
+        grads = [param.grad for param in params if param.grad is not None]
+        if may_wait and step_guard.is_asynchronous(grads[0].device) and all(map(can_guard, self._stepped)):
+            self._guard = self._guard or StepGuard(grads[0].device)
+            self._guard.check(step, _norms(grads, math.inf))
             self._checked = params
             return True
+        # A finite norm shows that all numbers are finite, and is fast. Squares may overflow: then look closer.
+        if math.isfinite(_norms(grads, 2.0).sum().item()):
+            return True
+        largest = _norms(grads, math.inf)
         return math.isfinite(largest.max().item()) or self._refuse(step, params, largest)
 
     def settle(self) -> None:
@@ -240,3 +240,11 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 def _no_loss() -> float:
     """A closure for an optimizer that needs the gradient alone, which it has."""
     return 0.0
+
+
+def _norms(grads: Sequence[Tensor], order: float) -> Tensor:
+    """Return the norm of each gradient. NaN and infinity stay, and with the order `inf` nothing finite overflows."""
+    norms = torch._foreach_norm(list(grads), order)
+    if any(norm.dtype is not torch.float32 for norm in norms):
+        norms = tuple(norm.float() for norm in norms)
+    return torch.stack(norms)

@@ -81,6 +81,38 @@ def test_a_scaler_that_is_off_is_none(model: nn.Module, closing: list[Optimizers
     ours.step()
 
 
+@pytest.mark.parametrize("value", [3.0, -3e-20, 1e30, -3e38])
+def test_a_finite_gradient_steps_even_if_its_square_overflows(
+    model: nn.Module, closing: list[Optimizers], monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    orders: list[float] = []
+    foreach_norm = torch._foreach_norm
+
+    def counted(grads: Any, order: float) -> Any:
+        orders.append(order)
+        return foreach_norm(grads, order)
+
+    monkeypatch.setattr(torch, "_foreach_norm", counted)
+    ours = Optimizers(model, torch.optim.SGD(model.parameters(), lr=1.0), None, None)
+    closing.append(ours)
+    gradients(model, value)
+    assert ours.can_step(1)
+    overflows = abs(value) > 1e19
+    assert orders == [2.0, float("inf")][: 1 + overflows], "the exact norm is slow on a CPU"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_number_that_is_not_finite_is_found(model: nn.Module, closing: list[Optimizers], value: float) -> None:
+    ours = Optimizers(model, torch.optim.SGD(model.parameters(), lr=1.0), None, None)
+    closing.append(ours)
+    gradients(model, 1e30)
+    last = list(model.parameters())[-1]
+    assert last.grad is not None
+    last.grad[-1] = value
+    with pytest.raises(NonFiniteGradient, match="step 7"):
+        ours.can_step(7)
+
+
 def test_steps_by_hand_are_refused_until_it_is_closed(model: nn.Module, closing: list[Optimizers]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     ours = Optimizers(model, optimizer, None, None)
