@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,25 @@ def test_the_example_learns_through_a_kill_as_well_as_without(tmp_path: Path) ->
         killed = loss(run, "demo")
     assert calm < math.log(2), "it learns"
     assert killed == pytest.approx(calm, abs=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_no_acknowledged_push_is_lost_when_all_servers_leave_and_the_job_goes_on_later(tmp_path: Path) -> None:
+    script, hold = tmp_path / "count.py", tmp_path / "hold"
+    script.write_text(COUNTING)
+    hold.touch()
+    arguments = ("--workers", "1", "--ps", "3", str(script), str(hold))
+    with Launched(tmp_path, *arguments) as run:
+        wait_for(lambda: any("joined the task queue" in line for line in run.lines), "a worker", 120)
+        wait_for(lambda: len(processes(run, servers=True)) == 3 and has_two_copies(run), "two copies", 120)
+        wait_for(lambda: any("processed its records" in line for line in run.lines), "pushes", 120)
+        run.signal(signal.SIGINT)
+        assert run.process.wait(100) == 128 + signal.SIGINT
+    hold.unlink()
+    with Launched(tmp_path, *arguments) as run:
+        assert run.process.wait(200) == 0
+    env = environment(tmp_path)
+    (told,) = [line for line in real(env, "events", "demo").out.splitlines() if "evaluation 0 is done" in line]
+    assert re.search(r"missing 0\b", told), told
+    assert real(env, "audit", "demo", "--json").json["ok"]

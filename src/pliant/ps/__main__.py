@@ -91,10 +91,10 @@ class ServerProcess:
             if view is None:
                 continue
             if view.state.ended:
-                self._finish(view)
+                self._finish(together=True)
                 return int(view.state is JobState.FAILED)
             if self._leaves(view):
-                self._finish(view)
+                self._finish(together=_all_leave(view))
                 self._link.send(Leave(self._member, 0, "its buckets are on other servers, or saved"))
                 return 0
             self._report_copied(view)
@@ -111,22 +111,37 @@ class ServerProcess:
         layout = view.layout
         if not view.draining or layout is None or self._member not in {*layout.leaving}:
             return False
-        alone = {*layout.ids} <= layout.leaving
         overdue = self._asked_at is not None and time.monotonic() - self._asked_at > self._grace_s / 2
-        return alone or overdue or not layout.holds(self._member)
+        return _all_leave(view) or overdue or not layout.holds(self._member)
 
-    def _finish(self, view: View) -> None:
-        """Wait for the workers' last pushes, stop serving, and save what no other server has."""
+    def _finish(self, *, together: bool) -> None:
+        """Wait for the workers' last pushes, stop serving, and save what no other server has.
+
+        A checkpoint counts once all servers of one layout have written it. So servers that end together wait for each
+        other, and write again if the layout changes meanwhile: one of them may be killed.
+        """
         until = time.monotonic() + min(LAST_PUSHES_S, self._grace_s / 3)
         while self._server.workers() and time.monotonic() < until:
             time.sleep(LOOK_S)
         self._server.close()
-        if view.layout is not None and view.layout.holds(self._member):
+        until, saved = time.monotonic() + min(LAST_PUSHES_S, self._grace_s / 3), 0
+        while time.monotonic() < until:
+            with self._changed:
+                view = self._view
+            if view is None or view.layout is None or not view.layout.holds(self._member):
+                return
             try:
-                if self._server.save():
-                    log.info("the tables of this server are saved")
+                if view.layout.number > saved:
+                    self._server.take_over(view.layout, view.table_history)
+                    saved = view.layout.number
+                    if self._server.save():
+                        log.info("the tables of this server are saved")
+                if not together or self._server.is_saved():
+                    return
             except OSError as error:
                 log.error("the tables could not be saved: %s", error)
+                return
+            time.sleep(LOOK_S)
 
     def _save_everywhere(self, number: int) -> None:
         try:
@@ -171,6 +186,10 @@ class ServerProcess:
         with self._changed:
             self._fenced = why
             self._changed.notify_all()
+
+
+def _all_leave(view: View) -> bool:
+    return view.layout is not None and {*view.layout.ids} <= view.layout.leaving
 
 
 def main() -> int:

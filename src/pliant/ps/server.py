@@ -115,6 +115,21 @@ class ParameterServer:
             self._close_routes()
             self._changed.notify_all()
 
+    def take_over(self, layout: BucketLayout, history: int) -> None:
+        """Have the buckets of a newer layout after `close`, so that all servers save under the same one."""
+        with self._changed, self._backup_lock:
+            if self._roles is None or layout.number > self._roles.layout.number:
+                self._change_roles(BucketRoles(layout, self.me), history)
+
+    def is_saved(self, number: int = LAST) -> bool:
+        """Return whether all servers of the layout have written their part of a checkpoint, or there is no storage."""
+        with self._changed:
+            roles, history = self._roles, self._history
+        if self._storage is None or roles is None:
+            return True
+        wanted = TableSet(history, roles.layout.number, number)
+        return any(found == wanted for found, _ in self._storage.sets(history))
+
     def save(self, number: int = LAST) -> bool:
         """Write this server's part of a checkpoint; False if there is no storage, or it holds nothing."""
         with self._changed:
@@ -198,8 +213,8 @@ class ParameterServer:
         self._listener.end_before(wanted.layout.number)
         roles = BucketRoles(wanted.layout, self.me)
         with self._changed, self._backup_lock:
-            begun = self._copies.enter(roles, lambda missing: self._restore(wanted.history, missing))
-            self._roles, self._key, self._history = roles, wanted.key, wanted.history
+            begun = self._change_roles(roles, wanted.history)
+            self._key = wanted.key
             self._number = wanted.layout.number
             self._reported = 0
             self._reopen(roles)
@@ -212,6 +227,12 @@ class ParameterServer:
             begun,
             roles.backup.sum(),
         )
+
+    def _change_roles(self, roles: BucketRoles, history: int) -> int:
+        """Take over buckets; return how many of them are new here. The caller holds both locks."""
+        begun = self._copies.enter(roles, lambda missing: self._restore(history, missing))
+        self._roles, self._history = roles, history
+        return begun
 
     def _reopen(self, roles: BucketRoles) -> None:
         """Open the buckets whose other copies keep up, and close the others. The caller holds the lock."""

@@ -150,6 +150,34 @@ def test_a_checkpoint_ends_without_harm_when_the_layout_changes_while_it_is_writ
 
 
 @pytest.mark.timeout(120)
+def test_servers_that_end_together_save_one_layout_though_they_had_entered_others(servers: RunningServers) -> None:
+    for name in "abc":
+        servers.start(name)
+    servers.settle()
+    worker = CountingWorker(servers, "w", TABLE, IDS, 0)
+    worker.push(5)
+    wait_for(
+        lambda: {each._number for each in servers.running.values()} == {servers.fleet.layout.number}, "the last layout"
+    )
+    ending = [servers.running.pop(MemberId(name)) for name in "abc"]
+    ending[0].close()
+    assert ending[0].save()
+    for name in "abc":
+        servers.tell(m.Drain(MemberId(name), 30, "x"))
+    layout, history = servers.fleet.layout, servers.fleet.it.ps.history  # type: ignore[union-attr]
+    for server in ending:
+        assert not ending[0].is_saved()
+        server.close()
+        server.take_over(layout, history)
+        assert server.save()
+    assert all(server.is_saved() for server in ending)
+    for name in "abc":
+        servers.tell(m.Exited(MemberId(name), 0))
+    servers.start("d")
+    np.testing.assert_array_equal(worker.access.pull("t", np.arange(IDS))[:, 0], worker.sums)
+
+
+@pytest.mark.timeout(120)
 def test_sums_that_wait_for_more_pushes_survive_a_kill(servers: RunningServers) -> None:
     for name in "ab":
         servers.start(name)
