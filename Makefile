@@ -141,8 +141,12 @@ bench-growth: $(STAMP)  ## Measure stores, starts and audits with a million step
 bench-core: $(STAMP)  ## Measure the decision code
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
 
-bench-ps: $(STAMP)  ## Measure parameter servers: rows per second, latency, and the cost of the backup
+bench-ps: $(STAMP)  ## Measure parameter servers: rows per second, latency, the cost of the backup, servers that come and go
 	$(BIN)/python bench/ps.py
+	$(BIN)/python bench/resharding.py
+
+bench-slow: $(STAMP)  ## Measure a slow worker beside three fast ones: a task queue, live training, a deadline
+	$(BIN)/python bench/slow_worker.py
 
 bench-cluster: $(STAMP)  ## Compare policies for many jobs on published workloads, in TRACES=DIR
 	$(BIN)/python bench/cluster.py --traces $(or $(TRACES),$(error pass TRACES=DIR, the folder with the traces))
