@@ -175,7 +175,7 @@ $(TORCHFT)/.installed: pyproject.toml constraints.txt bench/requirements.txt
 bench-overhead: $(TORCHFT)/.installed  ## Compare a step with raw DDP and torchft
 	$(TORCHFT)/bin/python bench/overhead.py
 
-bench-pause: $(TORCHFT)/.installed  ## Compare the pause of a join, a leave, a kill and a SIGSTOP with torchft and torchrun; 15 minutes
+bench-pause: $(TORCHFT)/.installed  ## Compare the pause of a join, a leave, a kill and a SIGSTOP with torchft and torchrun; 10 minutes
 	$(TORCHFT)/bin/python bench/pause.py $(if $(SEED),--seed $(SEED))
 
 bench-frames: $(FRAMEWORKS)/.installed  ## Compare a step of JAX, Keras and TensorFlow with the framework's own; count compilations

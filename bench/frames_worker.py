@@ -278,6 +278,8 @@ def tensorflow_with_pliant() -> None:
 
 
 def tensorflow_itself(rank: int, port: int) -> None:
+    """Train with Keras' optimizer alone, and with an update written out under the strategy, which Keras 3 lacks."""
+    import keras
     import tensorflow as tf
 
     workers = [f"127.0.0.1:{port + at}" for at in range(WORLD)]
@@ -288,12 +290,16 @@ def tensorflow_itself(rank: int, port: int) -> None:
     with strategy.scope():
         variables = [tf.Variable(each) for each in weights()]
         speeds = [tf.Variable(tf.zeros_like(each)) for each in weights()]
+    optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+    optimizer.build(variables)
 
     def step(x: Any, y: Any) -> None:
         grads = tensorflow_grads(variables, x, y)
-        if WORLD > 1:
-            context = tf.distribute.get_replica_context()
-            grads = context.all_reduce(tf.distribute.ReduceOp.MEAN, grads)
+        if WORLD == 1:
+            optimizer.apply(grads, variables)
+            return
+        context = tf.distribute.get_replica_context()
+        grads = context.all_reduce(tf.distribute.ReduceOp.MEAN, grads)
         for variable, speed, grad in zip(variables, speeds, grads, strict=True):
             speed.assign(MOMENTUM * speed + grad)
             variable.assign_sub(RATE * speed)

@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--models", default="S,M,L")
     parser.add_argument("--systems", default=",".join(names), help="some of: %(default)s")
     parser.add_argument("--events", default=",".join(EVENTS), help="some of: %(default)s; a leave needs a join before")
-    parser.add_argument("--minutes", type=float, default=15.0, help="limit; no trial begins in the last fifth of it")
+    parser.add_argument("--minutes", type=float, default=10.0, help="limit; no trial begins in the last fifth of it")
     asked = parser.parse_args()
     chance, models = random.Random(asked.seed), asked.models.split(",")
     kinds = [kind for kind in SYSTEMS if kind.name in asked.systems.split(",")]

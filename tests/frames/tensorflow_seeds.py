@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import pliant.tensorflow as pliant
-from pliant.tensorflow.eager_seed import SEEDS_MAX, EagerSeed
+from pliant.tensorflow.eager_seed import DRAWS_MAX, EagerSeed
 
 
 @tf.function
@@ -23,6 +23,14 @@ def traced() -> tf.Tensor:
 def eager(seed: EagerSeed, number: int) -> list[float]:
     seed.set(number)
     return [float(tf.random.uniform(())) for _ in range(2)]
+
+
+def drawn(seed: EagerSeed, number: int, draws: int) -> float:
+    """Return the draw of the traced operation, after some of eager ones."""
+    seed.set(number)
+    for _ in range(draws):
+        tf.random.uniform(())
+    return float(traced())
 
 
 def of_training() -> list[float]:
@@ -45,11 +53,8 @@ def main() -> None:
     found: dict[str, Any] = {"items": of_training()}
     seed = EagerSeed()
     found["eager"] = [eager(seed, number) for number in (5, 6, 5)]
-    seed.set(0)
-    found["before_limit"], found["after_limit"] = [], []
-    for number in range(10, 10 + 2 * SEEDS_MAX):
-        seed.set(number)
-        found["before_limit" if number < 10 + SEEDS_MAX - 10 else "after_limit"].append(float(traced()))
+    found["without_draws"] = [drawn(seed, number, 0) for number in range(10, 2010)]
+    found["with_draws"] = [drawn(seed, number, DRAWS_MAX // 100) for number in range(10_000, 10_400)]
     print(json.dumps(found))
 
 

@@ -8,7 +8,18 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-SEEDS_MAX = 1024  # an eager random operation leaves one kernel for each seed
+DRAWS_MAX = 4096  # each draw of an eager random operation leaves a kernel
+SEEDS_MAX = 1 << 16  # kept, to know a repeated one
+
+
+class _CountedRandom(random.Random):
+    """The generator of operation seeds."""
+
+    drawn = 0
+
+    def randint(self, a: int, b: int) -> int:
+        self.drawn += 1
+        return super().randint(a, b)
 
 
 class EagerSeed:
@@ -21,13 +32,17 @@ class EagerSeed:
 
     def __init__(self) -> None:
         self._since_drop: set[int] = set()
+        self._drawn = 0
 
     def set(self, seed: int) -> None:
         eager: Any = context.context()
         is_known = hasattr(eager, "_seed") and hasattr(eager, "_rng")  # private: another version may have others
-        if is_known and self._since_drop and seed not in self._since_drop and len(self._since_drop) < SEEDS_MAX:
-            eager._seed, eager._rng = seed, random.Random(seed)
-        else:
+        self._drawn += getattr(getattr(eager, "_rng", None), "drawn", 0)
+        is_full = self._drawn >= DRAWS_MAX or len(self._since_drop) >= SEEDS_MAX
+        if not is_known or not self._since_drop or seed in self._since_drop or is_full:
             tf.random.set_seed(seed)
             self._since_drop.clear()
+            self._drawn = 0
+        if hasattr(eager, "_seed") and hasattr(eager, "_rng"):
+            eager._seed, eager._rng = seed, _CountedRandom(seed)
         self._since_drop.add(seed)
