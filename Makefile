@@ -145,6 +145,9 @@ bench-ps: $(STAMP)  ## Measure parameter servers: rows per second, latency, the 
 	$(BIN)/python bench/ps.py
 	$(BIN)/python bench/resharding.py
 
+bench-ps-tensorflow: $(FRAMEWORKS)/.installed  ## Measure parameter servers beside TensorFlow's ParameterServerStrategy
+	$(FRAMEWORKS)/bin/python bench/ps_tensorflow.py
+
 bench-slow: $(STAMP)  ## Measure a slow worker beside three fast ones: a task queue, live training, a deadline
 	$(BIN)/python bench/slow_worker.py
 
