@@ -62,6 +62,10 @@ class UpdateRoute:
             self._changed.wait_for(lambda: self._broken or self._answered >= number)
             return self._answered >= number
 
+    def interrupt(self) -> None:
+        """Let every send and wait fail, from any thread."""
+        self._connection.shut_down()
+
     def close(self) -> None:
         """End the stream. Tickets that were not answered fail."""
         with self._changed:

@@ -97,6 +97,12 @@ class ParameterServer:
             if self._wanted is None or layout.number > self._wanted.layout.number:
                 self._wanted = _Wanted(layout, key, history)
                 self._news.notify_all()
+                self._interrupt_copies()
+
+    def _interrupt_copies(self) -> None:
+        """Let a copy fail whose receiver does not answer: it waits under the lock that pulls and pushes need."""
+        for route in list(self._routes.values()):
+            route.interrupt()
 
     def workers(self) -> set[MemberId]:
         """Return the connected members that are not servers."""
@@ -108,6 +114,7 @@ class ParameterServer:
         with self._news:
             self._closing = True
             self._news.notify_all()
+            self._interrupt_copies()
         self._thread.join()
         self._listener.close()
         with self._changed:
@@ -218,8 +225,8 @@ class ParameterServer:
             self._number = wanted.layout.number
             self._reported = 0
             self._reopen(roles)
-        with self._news:
-            self._unconnected, self._unfilled = set(roles.backups()), set(roles.receivers())
+            with self._news:
+                self._unconnected, self._unfilled = set(roles.backups()), set(roles.receivers())
         log.info(
             "layout %d: %d buckets served, %d of them new here, %d kept for other servers",
             self._number,
@@ -326,9 +333,14 @@ class ParameterServer:
         connection.set_check(None)  # `_close_routes` ends it
         route = UpdateRoute(connection, lambda broken: self._route_broken(server, broken))
         self._routes[server] = route
+        self._require_current()
         if not route.send_tables(self._copies.primary).wait():
             raise PeerLost("it did not take the tables")
         return route
+
+    def _require_current(self) -> None:
+        """Raise if the layout has changed, so that no route is used that `follow` could not interrupt."""
+        self._check(self._number)()
 
     def _copy(self, route: UpdateRoute, buckets: Buckets) -> None:
         if len(buckets) and not route.send_copy(self._copies.primary, buckets).wait():
@@ -343,10 +355,10 @@ class ParameterServer:
             del self._routes[server]
             self._reopen(roles)
             backup, incoming = roles.sent_to(server), roles.filled_at(server)
-        with self._news:
-            self._unconnected |= {server} if len(backup) else set()
-            self._unfilled |= {server} if len(incoming) else set()
-            self._news.notify_all()
+            with self._news:
+                self._unconnected |= {server} if len(backup) else set()
+                self._unfilled |= {server} if len(incoming) else set()
+                self._news.notify_all()
 
     # ------------------------------------------------------------------------------------------------- serving
 

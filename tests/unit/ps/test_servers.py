@@ -14,8 +14,10 @@ from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps import SGD, Adam, PushPolicy, Table
+from pliant.ps.server import ParameterServer
 from pliant.ps.tables.rows import buckets_of
 from pliant.ps.tables.table_copy import Part, Update
+from pliant.ps.wire import InstallBuckets
 from pliant.train.peer.framing import PeerLost
 from unit.ps.servers import CountingWorker, RunningServers
 
@@ -175,6 +177,45 @@ def test_servers_that_end_together_save_one_layout_though_they_had_entered_other
         servers.tell(m.Exited(MemberId(name), 0))
     servers.start("d")
     np.testing.assert_array_equal(worker.access.pull("t", np.arange(IDS))[:, 0], worker.sums)
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_freezes_while_it_receives_copies_holds_nothing_up_once_it_is_replaced(
+    servers: RunningServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.start("a")
+    worker = CountingWorker(servers, "w", TABLE, IDS, 0)
+    worker.push(3)
+    frozen, thawed = threading.Event(), threading.Event()
+    answer = ParameterServer._answer_primary
+
+    def freeze(server: ParameterServer, layout: int, head: Any, bodies: list[bytearray]) -> Any:
+        if server.me == "b" and isinstance(head, InstallBuckets):
+            frozen.set()
+            thawed.wait()
+        return answer(server, layout, head, bodies)
+
+    monkeypatch.setattr(ParameterServer, "_answer_primary", freeze)
+    frozen_server = servers.start("b")
+    assert frozen.wait(60)
+    try:
+        servers.running.pop(MemberId("b"))
+        servers.tell(m.Expire(MemberId("b")))
+        values = pulled_within(worker, 30)
+    finally:
+        thawed.set()
+        frozen_server.close()
+    np.testing.assert_array_equal(values[:, 0], worker.sums)
+
+
+def pulled_within(worker: CountingWorker, limit_s: float) -> np.ndarray:
+    """Pull all rows in another thread, so that a server that never answers fails the test."""
+    found: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: found.append(worker.access.pull("t", np.arange(IDS))), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    assert found, "no answer to a pull"
+    return found[0]
 
 
 @pytest.mark.timeout(120)
