@@ -11,6 +11,7 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that the network is busy early
 BUCKET_BYTES = 25 << 20
+SMALL_NUMEL = 16_384  # of a parameter: below this a call from Python takes longer than a second pass over its memory
 
 
 @dataclass
@@ -52,6 +53,11 @@ class Bucket:
         self.shapes.append(param.shape)
         self.numel += param.numel()
         self.is_plain = self.is_plain and param.is_contiguous() and param.dtype is self.dtype
+
+    @property
+    def has_small_params(self) -> bool:
+        """True if a second pass over all of them at once is faster than a call for each."""
+        return self.numel <= SMALL_NUMEL * len(self.params)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return each parameter's view of a flat tensor."""

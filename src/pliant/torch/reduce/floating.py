@@ -141,7 +141,8 @@ class FloatingReducer(Reducer):
             memory.wires[self._turn][: bucket.numel].zero_()
             return
         with torch.no_grad():
-            if self._joins_kernels and not self._kept and self._fill_at_once(bucket, memory):
+            at_once = self._joins_kernels or bucket.has_small_params
+            if at_once and not self._kept and self._fill_at_once(bucket, memory):
                 return
             for at, (index, view) in enumerate(zip(bucket.params, memory.wire_views[self._turn], strict=True)):
                 grad = self.params[index].grad
@@ -156,7 +157,7 @@ class FloatingReducer(Reducer):
                     view.zero_()
 
     def _fill_at_once(self, bucket: Bucket, memory: _BucketMemory) -> bool:
-        """Fill a bucket with two kernels, if every parameter has a gradient."""
+        """Fill a bucket with two kernels, if every parameter has a gradient. The bits are those of one at a time."""
         grads = [grad for index in bucket.params if (grad := self.params[index].grad) is not None]
         if not grads or len(grads) < len(bucket.params):
             return False

@@ -88,9 +88,16 @@ def close(one: list[Any], other: list[Any], within: float = 1e-14) -> bool:
     return all(torch.allclose(a, b, rtol=0, atol=within) for a, b in zip(one, other, strict=True))
 
 
-@pytest.fixture(params=["one bucket", "a bucket for each parameter", "one bucket, filled and read with one kernel"])
+LARGE = "one bucket, filled for each parameter"
+
+
+@pytest.fixture(
+    params=["one bucket", LARGE, "a bucket for each parameter", "one bucket, filled and read with one kernel"]
+)
 def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if "kernel" in request.param:
+    if request.param == LARGE:
+        monkeypatch.setattr(buckets_module, "SMALL_NUMEL", 0)
+    elif "kernel" in request.param:
         monkeypatch.setattr(step_guard, "is_asynchronous", lambda _: True)
     elif request.param != "one bucket":
         monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
@@ -113,6 +120,22 @@ def test_uneven_parts_come_to_the_mean_of_the_whole_batch(buckets: str) -> None:
     b.reducer.write_gradients(second)
     assert close(a.gradients, direct(net(), x))
     assert all(torch.equal(cast(Tensor, p), cast(Tensor, q)) for p, q in zip(a.gradients, b.gradients, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bucket_of_small_parameters_is_filled_at_once_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    x, found = data(6, dtype), []
+    for small in (0, 1 << 20):
+        monkeypatch.setattr(buckets_module, "SMALL_NUMEL", small)
+        a, b = Member(net(dtype)), Member(net(dtype))
+        one, other = groups(2)
+        a.part(x[:5], 0.7, last=one)
+        b.part(x[5:], 0.1, last=other)
+        (_, first), _ = together(partial(a.reduce, one), partial(b.reduce, other))
+        found.append(first.buckets)
+    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
 
 
 def test_buckets_leave_before_backward_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
