@@ -283,7 +283,7 @@ chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undistu
 
 FAULTS ?= 300
 
-chaos-ps: $(STAMP)  ## Train a recommender through FAULTS=300 kills, drains and changes of parameter servers; 25 minutes
+chaos-ps: $(STAMP)  ## Train a recommender through FAULTS=300 kills, drains and changes of parameter servers; half an hour
 	cd tests && $(abspath $(BIN))/python -m chaos.servers --faults $(FAULTS) --seed $(or $(SEED),0)
 
 chaos-coordinator: $(STAMP)  ## Kill the coordinator during a training, then a member with it
