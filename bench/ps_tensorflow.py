@@ -74,7 +74,6 @@ class TensorFlowServers:
             rows = tf.Variable(tf.random.uniform((IDS, TABLE.dim)), name="rows")
             sums = tf.Variable(tf.fill((IDS, TABLE.dim), 0.1), name="sums")
 
-        @tf.function(input_signature=[tf.TensorSpec((None,), tf.int64)])
         def step(ids: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.nn.embedding_lookup(rows, ids) ** 2)
@@ -90,7 +89,7 @@ class TensorFlowServers:
                 )
             return loss
 
-        self._step = step
+        self._step = tf.function(step, input_signature=[tf.TensorSpec((None,), tf.int64)])
 
     def step(self, ids: Any) -> None:
         self._coordinator.schedule(self._step, args=(self._tf.constant(ids),)).fetch()
@@ -128,7 +127,7 @@ def rows_per_s(system: TensorFlowServers | PliantServers, given: list[Any]) -> f
 
 def main() -> None:
     given = batches()
-    systems = {
+    systems: dict[str, TensorFlowServers | PliantServers] = {
         "tensorflow": TensorFlowServers(),
         "pliant": PliantServers(backups=False),
         "pliant_two_copies": PliantServers(backups=True),
