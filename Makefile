@@ -272,19 +272,15 @@ chaos: $(STAMP)  ## Inject 300 real faults of every kind into live jobs and chec
 	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0) \
 		$(if $(wildcard $(FRAMEWORKS)/.installed),--programs $(abspath $(FRAMEWORKS))/bin)
 
-FAULTS ?= 60
-
 chaos-frames: $(STAMP) $(FRAMEWORKS)/.installed  ## Inject FAULTS=60 real faults of every kind into live jobs of JAX and Keras
-	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0) --faults $(FAULTS) --no-rerun \
+	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0) --faults $(or $(FAULTS),60) --no-rerun \
 		--arrays 1 --programs $(abspath $(FRAMEWORKS))/bin
 
 chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
 	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)
 
-FAULTS ?= 300
-
 chaos-ps: $(STAMP)  ## Train a recommender through FAULTS=300 kills, drains and changes of parameter servers; half an hour
-	cd tests && $(abspath $(BIN))/python -m chaos.servers --faults $(FAULTS) --seed $(or $(SEED),0)
+	cd tests && $(abspath $(BIN))/python -m chaos.servers --faults $(or $(FAULTS),300) --seed $(or $(SEED),0)
 
 chaos-coordinator: $(STAMP)  ## Kill the coordinator during a training, then a member with it
 	cd tests && $(abspath $(BIN))/python -m chaos coordinator --seed $(or $(SEED),0)
