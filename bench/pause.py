@@ -67,7 +67,7 @@ def change(system: System, event: str, chance: random.Random) -> tuple[float, bo
         system.leave(victim)
     else:
         os.kill(before[victim], signal.SIGKILL if event == KILL else signal.SIGSTOP)
-    size = {JOIN: WORLD + 1, LEAVE: WORLD}.get(event, system.size_without)
+    worlds = {each.world for name in before for each in system.stamps(name) if each.at <= began}
     staying = set(before)
     if event == LEAVE:  # a coordinator may choose another one
         system.until("the leaver's end", lambda: any(not is_alive(pid) for pid in before.values()))
@@ -81,7 +81,9 @@ def change(system: System, event: str, chance: random.Random) -> tuple[float, bo
         if not system.restarts and not any(is_alive(before[name]) for name in staying):
             raise OthersLost
         there = {name for name in staying if system.restarts or is_alive(before[name])}
-        return system.trains(size, there, began, STEPS_AFTER)
+        if event in (KILL, STOP):  # another worker may join before the fifth step
+            return system.trains_elsewhere(there, worlds, began, STEPS_AFTER)
+        return system.trains({JOIN: WORLD + 1, LEAVE: WORLD}[event], there, began, STEPS_AFTER)
 
     system.until(f"{STEPS_AFTER} steps after the {event}", settled)
     lost = any(not is_alive(before[name]) for name in staying)

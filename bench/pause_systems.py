@@ -53,7 +53,6 @@ class System:
 
     name = ""
     restarts = False  # a change ends the processes of all seats
-    size_without = WORLD - 1  # after the death of one worker, until it is replaced
 
     def __init__(self, base: Path, model: str) -> None:
         self.base, self.folder = base, base / "steps"
@@ -113,6 +112,12 @@ class System:
             and last[0].at > since
             and {(each.world, each.size) for each in last} == {(last[-1].world, size)}
             for name in names
+        )
+
+    def trains_elsewhere(self, seats: set[str], before: set[int], since: float, steps: int) -> bool:
+        """Return whether these seats have made so many steps in worlds that were not there before."""
+        return all(
+            sum(each.at > since and each.world not in before for each in self.stamps(name)) >= steps for name in seats
         )
 
 
@@ -205,7 +210,6 @@ class TorchFt(Others):
 class Torchrun(Others):
     name = "torchrun"
     restarts = True
-    size_without = WORLD  # agents start all workers again
 
     def __init__(self, base: Path, model: str) -> None:
         super().__init__(base, model)
