@@ -192,6 +192,91 @@ CLUSTERS = (
         ),
     ),
     Planted(
+        "grants that follow every report",
+        "grants",
+        "Measured speeds are used as they are, so jobs take workers from one another as the reports vary.",
+        (
+            Edit(
+                "core/allocate/measured.py",
+                "    return mean if kept is None or not kept / step <= mean <= kept * step else kept\n",
+                "    return mean\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a division before it is measured",
+        "grants",
+        "A new leader divides the pool again before it has measured the jobs that it finds.",
+        (
+            Edit(
+                "core/allocate/measured.py",
+                "is_measured_anew=is_inherited and facts is not None and not measured.speeds",
+                "is_measured_anew=False",
+            ),
+        ),
+    ),
+    Planted(
+        "a hold for jobs of its own",
+        "grants",
+        "A leader keeps the sizes of jobs that it has started itself, as if another one had measured them.",
+        (
+            Edit(
+                "coordinator/service/scheduler.py",
+                "is_inherited = key in (self._inherited or ()) and now",
+                "is_inherited = bool(job.granted) and now",
+            ),
+        ),
+    ),
+    Planted(
+        "a cut that lets a job take more",
+        "grants",
+        "A job that has just changed takes more workers when a smaller pool cuts its grant.",
+        (
+            Edit(
+                "core/allocate/plan.py",
+                "        return self.granted < 0 or not (self.stays or self.demand.is_measured_anew)\n",
+                "        return self.is_changing or not (self.stays or self.demand.is_measured_anew)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "growth before a start",
+        "grants",
+        "Slots that were released for a job that starts go to a running job that is worth more by then.",
+        (
+            Edit(
+                "core/allocate/grants.py",
+                "taken[name], free - minimums - owed)\n",
+                "taken[name], free - owed)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "the speeds of the attempt before",
+        "grants",
+        "A job that is started again is divided by the speeds of the attempt before.",
+        (
+            Edit(
+                "coordinator/service/scheduler.py",
+                "        before, pace = self._measured.get(key, NOTHING), self.paces.get(key[0])\n",
+                "        found = [each for (name, _), each in self._measured.items() if name == key[0]]\n"
+                "        before, pace = found[0] if found else NOTHING, self.paces.get(key[0])\n",
+            ),
+        ),
+    ),
+    Planted(
+        "remaining time that counts for nothing",
+        "grants",
+        "The coordinator leaves the remaining samples out, so jobs near their end get no more than others.",
+        (
+            Edit(
+                "core/allocate/measured.py",
+                "        left=None if facts is None else facts.left,\n",
+                "        left=None,\n",
+            ),
+        ),
+    ),
+    Planted(
         "a replacement beside its predecessor",
         "grants",
         "A job in a queue starts the replacement of a draining worker early, beyond its grant.",

@@ -3,6 +3,9 @@
 A worker occupies its slot from the start of its process to the end of it. It joins long after its start and exits some
 time after it left, or after its job has ended. Orders and events reach agents late, and reports of ends may be lost. At
 every second there must be at most as many processes as slots.
+
+Jobs report their steps as they train, at speeds that vary from second to second, and the leader measures them from the
+events as the coordinator does. Grants must settle all the same.
 """
 
 from __future__ import annotations
@@ -16,25 +19,35 @@ from random import Random
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
 from pliant.coordinator.service.scheduler import Scheduler
 from pliant.core import messages as m
+from pliant.core.accounting.pauses import SWITCHING, Pause
 from pliant.core.allocate import Pool
 from pliant.core.allocate.cost import RESERVE_S, price_at
-from pliant.core.allocate.model import Prices
-from pliant.core.autoscale.pace import JobPace, SizePace
+from pliant.core.allocate.model import Prices, Reason
 from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import LedgerLine, make_line
 from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import HOUR_S, Job, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import World, WorldKind
 from pliant.core.supervisor import Supervisor, agent_join, supervise
 from pliant.core.supervisor import signals as v
 from pliant_sim.processes.coordinator import orders_for
 
 STORM_S = 150  # with faults and new jobs
-END_S = 2000  # all jobs have ended by then
+END_S = 6000  # all jobs have ended by then
 FAULTS = ("leader", "leader", "resize", "notice", "kill", "cancel", "agent")
 SLOTS = 12  # of the pool
-TERMS = Terms(Grid(samples=6400, batch=64, slots=64, epochs=1), seed=1)
+BATCH = 12
+SPEED = 4.0  # samples a second of one worker
+SCALING = (0.2, 0.7, 1.0)  # the speed of a job grows by this power of its size
+NOISE = 0.3  # of the speed in each second
+WORK_S = (100, 100, 400, 3000)  # of a job on one worker, at most; many end in the storm, and some train on in quiet
+PAUSE_S = (0, 0, 1, 3)  # until a new world trains
+STEPS_S = (1, 2, 5)  # between two reports of steps
+SETTLE_S = 120  # without a fault, an arrival or an end, nothing changes any more after this
+LATE_CHANGES = 3  # of grants for each job that trains, in one quiet stretch: a job near its end is worth more
 REPORTS_S = 3  # between two reports of an agent
 WATCH_S = 25  # an agent gets its orders again at least so often
 LATE_S = (0, 0, 0, 1, 3, 15)  # until orders, events and commands arrive
@@ -44,7 +57,6 @@ DRAIN_S = (1, 2, 10)  # until a draining member leaves
 EXIT_S = (0, 1, 4)  # until a process that left is gone
 RAISE = 1000.0  # of a cost limit
 PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
-SPEED = 20.0  # samples a second of one worker, of a job with a deadline
 SAVE_S = (0, 1, 4, 45)  # the same after the job has ended
 
 
@@ -74,10 +86,16 @@ class LedAgent:
 
 @dataclass
 class LedJob:
-    """A job outside the coordinator: its agents, its processes, and its remaining work."""
+    """A job outside the coordinator: its agents, its processes, and its training."""
 
     name: str
-    work: float  # worker-seconds
+    terms: Terms
+    scaling: float
+    pause_s: int
+    reports_s: int
+    samples: float = 0.0  # that its members trained
+    world: int = 0  # that they train in
+    trains_at: int = 0
     agents: dict[AgentId, LedAgent] = field(default_factory=dict)
     workers: dict[MemberId, SimWorker] = field(default_factory=dict)
     spent: float = 0.0  # counted second by second
@@ -90,8 +108,9 @@ class LedPool:
     """
 
     def __init__(self, seed: int, make: Callable[[], Scheduler] = Scheduler) -> None:
-        self._chance = Random(seed)
+        self._chance, self._noise = Random(seed), Random(f"noise {seed}")
         self._has_deadlines = bool(seed % 2)
+        self._most_s = self._noise.choice(WORK_S)
         self._make = make
         times = sorted(self._chance.sample(range(1, STORM_S), 6))
         self._prices: Prices = tuple((float(at), self._chance.choice(PRICES)) for at in (0, *times))
@@ -101,6 +120,8 @@ class LedPool:
         self._now = 0
         self._led_from = 0
         self._led_at = 0  # the last second with a leader
+        self._calm_since = 0  # the last fault, arrival or end
+        self._late_changes = 0  # of grants, long after it
         self._scheduler, self._loaded = make(), LoadedJobs()
         self.fired: Counter[str] = Counter()
         self.decisions = 0
@@ -136,6 +157,7 @@ class LedPool:
             self._add_job()
         if chance.random() > 0.08:
             return
+        self._calm_since = self._now
         kind = chance.choice(FAULTS)
         self.fired[kind] += 1
         if kind == "leader":
@@ -171,12 +193,20 @@ class LedPool:
         self._stored[name] = LoadedJob(None, 0, 0)
         agents = {AgentId(f"{name}-{index}"): chance.randint(1, most) for index in range(chance.randint(1, 3))}
         agents[AgentId(f"{name}-0")] = most
-        sim = self._sim[name] = LedJob(name, chance.uniform(10, 400 if spec.at_most_cost is None else 1500))
+        sim = self._sim[name] = self._make_job(name, self._most_s if spec.at_most_cost is None else 1500)
+        self._calm_since = self._now
         self._send(name, m.Create(name, spec))
         for agent, capacity in agents.items():
             state = Supervisor(agent, "r1", capacity, max_restarts=10**6)
             sim.agents[agent] = LedAgent(state)
             self._send(name, agent_join(state))
+
+    def _make_job(self, name: str, most_s: float) -> LedJob:
+        """Return a job that takes one worker up to so many seconds."""
+        steps = max(1, round(self._chance.uniform(10, most_s) * SPEED / BATCH))
+        terms = Terms(Grid(samples=steps * BATCH, batch=BATCH, slots=BATCH, epochs=1), seed=1)
+        noise = self._noise
+        return LedJob(name, terms, noise.choice(SCALING), noise.choice(PAUSE_S), noise.choice(STEPS_S))
 
     def _raise_limits(self) -> None:
         """Let the owner of a job that has stopped at its cost limit raise it."""
@@ -186,6 +216,7 @@ class LedPool:
                 continue
             if job.spec.at_most_cost < RAISE:
                 spec = replace(job.spec, at_most_cost=job.spec.at_most_cost + RAISE)
+                self._calm_since = self._now
                 self._send(name, m.Create(name, spec, only_settings=True))
 
     def _restart_agent(self, sim: LedJob, name: AgentId) -> None:
@@ -217,9 +248,9 @@ class LedPool:
                     self._send(sim.name, agent.commands.pop(0)[1])
         inbox, self._inbox = self._inbox, []
         self._report_workers()
-        self._measure()
         grants = self._scheduler.due(float(self._now), float(self._now), self._loaded, inbox)
         self.decisions += bool(grants)
+        self._check_settled(grants)
         for name, command in grants:
             self._decide(name, command)
         for _, name, command in inbox:
@@ -237,13 +268,6 @@ class LedPool:
                 names = [worker.name for worker in sim.workers.values() if worker.agent == agent]
                 self._scheduler.note_workers(name, agent, names, float(self._now))
 
-    def _measure(self) -> None:
-        """Give the leader the speed of jobs with a deadline. Most can meet it with some workers, for some time."""
-        for name in self._sim:
-            job = self._stored[name].job
-            if job is not None and job.spec.deadline is not None:
-                self._scheduler.paces[name] = JobPace({1: SizePace(SPEED * 60.0, 60.0)}, now=float(self._now))
-
     def _decide(self, name: str, command: Command) -> None:
         known = self._stored[name]
         decision = decide(known.job, command, float(self._now))
@@ -256,6 +280,7 @@ class LedPool:
         job, more = settle_all(job, float(self._now))
         self._stored[name] = LoadedJob(job, known.revision + 1, 0)
         self._loaded.put(name, self._stored[name])
+        self._scheduler.note_events(job, (*decision, *more))
         self._publish(self._sim[name], (*decision, *more), known.revision + 1)
 
     def _publish(self, sim: LedJob, events: tuple[Event, ...], revision: int) -> None:
@@ -273,13 +298,31 @@ class LedPool:
         newest = job.newest
         if not all(member in sim.workers for member in newest.members):
             return
-        holders = frozenset(newest.members)
         if newest.number != job.current:
-            self._decide(name, m.Report(newest.members[0], 0, newest.number, (), holders))
-        elif not newest.hold:
-            sim.work -= len(newest.members)
-            if sim.work <= 0:
-                self._decide(name, m.Report(newest.members[0], 0, newest.number, (), holders, finished="it is done"))
+            self._decide(name, m.Report(newest.members[0], 0, newest.number, (), frozenset(newest.members)))
+            sim.trains_at = self._now + sim.pause_s
+            if newest.kind is WorldKind.ROLLBACK:
+                sim.samples = 0.0
+        elif not newest.hold and self._now >= sim.trains_at:
+            speed = SPEED * len(newest.members) ** sim.scaling
+            sim.samples += speed * self._noise.uniform(1 - NOISE, 1 + NOISE)
+            self._report_steps(sim, job, newest)
+
+    def _report_steps(self, sim: LedJob, job: Job, world: World) -> None:
+        """Report the steps that are not durable yet, now and then, and the last one at once."""
+        grid, head = sim.terms.grid, job.durable
+        last = min(int(sim.samples // BATCH), grid.total_steps)
+        if last <= head.step or (self._now % sim.reports_s and last < grid.total_steps):
+            return
+        lines: list[LedgerLine] = []
+        for step in range(head.step + 1, last + 1):
+            lines.append(make_line(head, world.number, step, grid.cursor(step), BATCH, 0))
+            head = lines[-1].lineage
+        pauses: tuple[Pause, ...] = ()
+        if world.number != sim.world:
+            sim.world = world.number
+            pauses = (Pause(last, SWITCHING, (0.2 + sim.pause_s) * self._noise.uniform(0.5, 2.0)),)
+        self._decide(sim.name, m.Report(world.members[0], 0, world.number, tuple(lines), pauses=pauses))
 
     # ------------------------------------------------------------------------------------------------ costs
 
@@ -317,8 +360,10 @@ class LedPool:
             known = self._stored[name].job
             for worker in list(sim.workers.values()):
                 self._worker_passes(sim, worker, known)
-            if known is not None and known.state.ended and not sim.workers:
-                del self._sim[name]
+            if known is not None and known.state.ended:
+                self._calm_since = self._now
+                if not sim.workers:
+                    del self._sim[name]
 
     def _worker_passes(self, sim: LedJob, worker: SimWorker, known: Job | None) -> None:
         now, chance = self._now, self._chance
@@ -336,7 +381,7 @@ class LedPool:
         elif known is not None and worker.name in known.gone:
             worker.exits_at = now + chance.choice(EXIT_S)
         elif now == worker.joins_at:
-            self._send(sim.name, m.Join(worker.name, worker.agent, TERMS))
+            self._send(sim.name, m.Join(worker.name, worker.agent, sim.terms))
 
     def _exit(self, sim: LedJob, name: MemberId, code: int) -> None:
         agent = sim.workers.pop(name).agent
@@ -395,6 +440,23 @@ class LedPool:
         counts = {name: len(sim.workers) for name, sim in self._sim.items() if sim.workers}
         if sum(counts.values()) > SLOTS:
             self._complain(f"{sum(counts.values())} processes on {SLOTS} slots: {counts}")
+
+    def _check_settled(self, grants: list[tuple[str, Command]]) -> None:
+        """Grants stop changing when nothing happens, although the measured speeds never stop changing."""
+        if self._now - self._calm_since <= SETTLE_S:
+            self._late_changes = 0
+            return
+        reasons = {demand.name: found.reason for demand, found in self._scheduler.shown}
+        for name, command in grants:
+            job = self._stored[name].job
+            if job is None or not isinstance(command, m.GrantWorkers) or command.size == job.granted:
+                continue
+            if reasons[name] in (Reason.COST, Reason.COST_LIMIT, Reason.NO_PRICE):
+                self._calm_since = self._now
+            self._late_changes += 1
+        training = sum(bool(demand.granted and demand.speeds) for demand, _ in self._scheduler.shown)
+        if self._late_changes > LATE_CHANGES * training:
+            self._complain(f"grants still change although nothing happened since {self._calm_since} s")
 
     def _complain(self, what: str) -> None:
         self.complaints.append(f"{self._now} s: {what}")

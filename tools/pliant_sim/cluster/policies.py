@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.core.allocate import Demand, Pool, allocate
+from pliant.core.allocate.measured import NOTHING, Measured, measure
+from pliant.core.autoscale import JobPace
 from pliant_sim.cluster.workloads import JobSpecimen
+
+Speeds = tuple[tuple[int, float], ...]  # (size, steps a second) pairs
 
 LAS_QUEUE_S = 3600 * 8.0  # GPU-seconds after which the Tiresias-like policy moves a job to its lower queue
 
@@ -22,6 +26,8 @@ class Running:
     changed_at: float = 0.0
     served_s: float = 0.0  # GPU-seconds
     paused_until: float = 0.0
+    pace: JobPace = field(default_factory=JobPace)  # measured in its own undisturbed stretches
+    measured: Measured = NOTHING
 
 
 @dataclass
@@ -85,9 +91,27 @@ def equal_share(moment: PolicyInput) -> dict[str, int]:
 
 
 def ours(moment: PolicyInput) -> dict[str, int]:
-    """Demand `allocate`, until it changes nothing: in a replay, workers leave and come without delay."""
+    """Ask `allocate`, with the speed of each job at every size."""
+    return _allocated(moment, {each.job.name: each.job.speeds for each in moment.jobs})
+
+
+def ours_unmeasured(moment: PolicyInput) -> dict[str, int]:
+    """Ask `allocate` without any speed, as for jobs that report no steps."""
+    return _allocated(moment, {each.job.name: () for each in moment.jobs})
+
+
+def ours_measured(moment: PolicyInput) -> dict[str, int]:
+    """Ask `allocate` with the speeds that were measured, as the coordinator does."""
+    for each in moment.jobs:
+        each.measured = measure(each.measured, each.pace)
+    return _allocated(moment, {each.job.name: each.measured.speeds for each in moment.jobs})
+
+
+def _allocated(moment: PolicyInput, speeds: dict[str, Speeds]) -> dict[str, int]:
+    """Ask `allocate` until it changes nothing: in a replay, workers leave and come without delay."""
     while True:
-        found = allocate(Pool(moment.slots), tuple(_demand(each, moment) for each in moment.jobs))
+        demands = tuple(_demand(each, moment, speeds[each.job.name]) for each in moment.jobs)
+        found = allocate(Pool(moment.slots), demands)
         by_name = {each.job.name: each for each in moment.jobs}
         changed = False
         for allotment in found:
@@ -100,7 +124,7 @@ def ours(moment: PolicyInput) -> dict[str, int]:
             return {each.job.name: each.size for each in moment.jobs}
 
 
-def _demand(each: Running, moment: PolicyInput) -> Demand:
+def _demand(each: Running, moment: PolicyInput, speeds: Speeds) -> Demand:
     return Demand(
         name=each.job.name,
         size_min=1,
@@ -111,7 +135,7 @@ def _demand(each: Running, moment: PolicyInput) -> Demand:
         granted=each.size,
         planned=each.planned,
         unchanged_s=moment.now - each.changed_at if each.size else None,
-        speeds=each.job.speeds,
+        speeds=speeds,
         pause_s=moment.cost_s,
         left=each.left,
     )
@@ -123,4 +147,6 @@ POLICIES: dict[str, Policy] = {
     "tiresias": tiresias,
     "equal share": equal_share,
     "ours": ours,
+    "ours, measured": ours_measured,
+    "ours, unmeasured": ours_unmeasured,
 }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
+from pliant.core.autoscale.pace import SizePace
 from pliant_sim.cluster.policies import Policy, PolicyInput, Running
 from pliant_sim.cluster.profiles import PER_NODE
 from pliant_sim.cluster.workloads import JobSpecimen, percentile
 
+NOISE = 0.1  # of a measured stretch
 PERIOD_S = 60.0  # between two decisions without an arrival or an end
 
 
@@ -73,6 +76,7 @@ class WorkloadReplay:
         self._nodes = Nodes(nodes)
         self._jobs: list[Running] = []
         self._now = 0.0
+        self._noise = Random(0)
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -105,7 +109,11 @@ class WorkloadReplay:
             self.outcome.busy_s += passed * each.size
             self.outcome.paused_s += paused * each.size
             each.served_s += passed * each.size
-            each.left -= (passed - paused) * self._speed(each)
+            steps = (passed - paused) * self._speed(each)
+            each.left -= steps
+            if passed > paused:
+                noisy = steps * self._noise.uniform(1 - NOISE, 1 + NOISE)
+                each.pace.sizes.setdefault(each.size, SizePace()).add(noisy, passed - paused)
             if any(other.job.priority > each.job.priority for other in waiting):
                 self.outcome.inversion_s += passed * each.size
         self._now = until

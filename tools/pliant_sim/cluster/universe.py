@@ -25,6 +25,7 @@ SETTLE_S = 60  # without a fault, an arrival or an end, nothing changes any more
 RAISE = 1000.0  # of a cost limit
 COST_CHANGES = 12  # of a job's grant for its cost limit: each is to a much smaller size
 PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
+ANEW_S = 30  # a new leader needs so long to measure a job
 LATE_CHANGES = 3  # of grants for each running job whose remaining time is known, in one quiet stretch
 
 Allocate = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
@@ -62,6 +63,7 @@ class SimJob:
     deadline: float | None = None
     missed_deadline: bool = False  # in the last decision
     changed_at: int = 0
+    anew_until: int = 0  # a new leader has not measured it until then
     releasing_since: int | None = None
 
     @property
@@ -143,7 +145,7 @@ class Universe:
                 self._set_up(lambda _: chance.random() < 0.5, up=True)
             case "leader":
                 for job in self._jobs.values():
-                    job.planned = None
+                    job.planned, job.anew_until = None, self._now + ANEW_S if job.granted else 0
             case _:
                 self._change_job(kind)
 
@@ -252,18 +254,21 @@ class Universe:
         return Pool(sum(machine.slots for machine in up), spot, self._queues)
 
     def _demands(self) -> tuple[Demand, ...]:
-        return tuple(
-            replace(
-                job.demand,
-                held=job.held,
-                granted=job.granted,
-                planned=job.planned,
-                unchanged_s=float(self._now - job.changed_at),
-                left=job.work if job.demand.speeds else None,
-                cost=self._cost_limit(job),
-                deadline=self._deadline(job),
-            )
-            for job in self._jobs.values()
+        return tuple(self._demand(job) for job in self._jobs.values())
+
+    def _demand(self, job: SimJob) -> Demand:
+        is_anew = self._now < job.anew_until
+        return replace(
+            job.demand,
+            held=job.held,
+            granted=job.granted,
+            planned=job.planned,
+            unchanged_s=float(self._now - job.changed_at),
+            speeds=() if is_anew else job.demand.speeds,
+            left=job.work if job.demand.speeds else None,
+            cost=self._cost_limit(job),
+            deadline=self._deadline(job),
+            is_measured_anew=is_anew,
         )
 
     def _cost_limit(self, job: SimJob) -> CostLimit | None:

@@ -25,10 +25,11 @@ from pliant.core.allocate.demands import (
     remains_of,
 )
 from pliant.core.allocate.machines import LentMachine
+from pliant.core.allocate.measured import ANEW_S, NOTHING, Measured, measure, with_measurements
 from pliant.core.allocate.model import STOPS
 from pliant.core.autoscale import JobPace
-from pliant.core.messages import Command, Exited, GrantWorkers, Rejection, SetPrice
-from pliant.core.model.job import Job
+from pliant.core.messages import Command, Event, Exited, GrantWorkers, Rejection, SetPrice
+from pliant.core.model.job import Autoscale, Job
 from pliant.core.model.names import AgentId, MemberId
 
 PERIOD_S = 1.0
@@ -44,8 +45,10 @@ class Scheduler:
         self.machines = LentMachines()
         self.shown: tuple[tuple[Demand, Allotment], ...] = ()  # the last result, by rank
         self.shown_pool: Pool | None = None  # the pool of that result, with the slots of lent machines
-        self.paces: dict[str, JobPace] = {}  # what is measured of jobs with a cost limit or a deadline
+        self.paces: dict[str, JobPace] = {}  # what is measured of jobs
+        self._measured: dict[Key, Measured] = {}  # the part of it that is in use
         self._managed: dict[Key, Job] = {}  # at the last look
+        self._inherited: frozenset[Key] | None = None  # jobs with grants of a leader before; None: not looked yet
         self._changed_at: dict[Key, float] = {}  # when their grants or workers changed last
         self._remains: dict[Key, Remains] = {}  # of ended jobs
         self._running: dict[str, dict[AgentId, tuple[frozenset[MemberId], float]]] = {}  # by job, as last reported
@@ -59,6 +62,15 @@ class Scheduler:
     def note_workers(self, job: str, agent: AgentId, workers: Iterable[MemberId], now: float) -> None:
         """Note the worker processes that an agent of a job in a queue runs now."""
         self._running.setdefault(job, {})[agent] = frozenset(workers), now
+
+    def note_events(self, job: Job, events: Iterable[Event]) -> None:
+        """Measure a job with its newest events. `job` is the job after them."""
+        if job.state.ended or not (job.spec.queue or job.spec.autoscale is not Autoscale.OFF):
+            self.paces.pop(job.name, None)
+            return
+        pace = self.paces.setdefault(job.name, JobPace.of(job))
+        for event in events:
+            pace.add(event)
 
     def due(
         self, now: float, wall: float, jobs: LoadedJobs, inbox: Iterable[tuple[object, str, Command]] = ()
@@ -79,16 +91,7 @@ class Scheduler:
         managed = [job for job in states if not job.state.ended]
         self._look(managed, [job for job in states if job.state.ended], now)
         price, highest = price_at(self.pool.prices, wall) or 0.0, highest_price(self.pool.prices, wall)
-        demands = tuple(
-            demand_of(
-                job,
-                self._planned.get(job.name),
-                now - self._changed_at[key],
-                cost_limit_of(job, wall, highest, pace := self.paces.get(job.name)),
-                deadline_of(job, wall, pace, was_missed=job.name in self._missed),
-            )
-            for key, job in self._managed.items()
-        )
+        demands = tuple(self._demand(key, job, now, wall, highest) for key, job in self._managed.items())
         leaving = tuple(Leaving(name, len(workers)) for (name, _), workers in self._remains.items())
         pool = self._with_lent_slots(self.pool, demands, leaving, now)
         found = {
@@ -101,6 +104,19 @@ class Scheduler:
         self._reasons = {name: reason for name, reason in self._reasons.items() if name in found}
         prices: list[tuple[str, Command]] = [(job.name, SetPrice(price)) for job in managed if job.price != price]
         return prices + [(job.name, command) for job in managed if (command := self._command(job, found[job.name]))]
+
+    def _demand(self, key: Key, job: Job, now: float, wall: float, price: float | None) -> Demand:
+        """Return the demand of a job, with what this leader has measured of it."""
+        pace = self.paces.get(job.name)
+        demand = demand_of(
+            job,
+            self._planned.get(job.name),
+            now - self._changed_at[key],
+            cost_limit_of(job, wall, price, pace),
+            deadline_of(job, wall, pace, was_missed=job.name in self._missed),
+        )
+        is_inherited = key in (self._inherited or ()) and now - (self._led_since or 0.0) < ANEW_S
+        return with_measurements(demand, job, self._measured[key], is_inherited=is_inherited)
 
     def _with_lent_slots(
         self, pool: Pool, demands: tuple[Demand, ...], leaving: tuple[Leaving, ...], now: float
@@ -132,16 +148,19 @@ class Scheduler:
         self.shown_pool = None
         self.shown, self._managed, self._changed_at, self._remains = (), {}, {}, {}
         self._planned, self._reasons, self._running, self._ended, self._led_since = {}, {}, {}, {}, None
-        self._missed = frozenset()
+        self._missed, self._measured, self._inherited = frozenset(), {}, None
 
     def _look(self, managed: list[Job], ended: list[Job], now: float) -> None:
         """Note the jobs, when they changed, and the workers of those that ended since the last look or before it."""
         before, self._managed = self._managed, {(job.name, job.attempt): job for job in managed}
+        if self._inherited is None:
+            self._inherited = frozenset(key for key, job in self._managed.items() if job.granted)
         self._prune({job.name for job in managed}, now)
         self._changed_at = {
             key: self._changed_at[key] if key in before and _is_same(before[key], job) else now
             for key, job in self._managed.items()
         }
+        self._measured = {key: self._measure(key) for key in self._managed}
         found = {(job.name, job.attempt): job for job in ended}
         remains: dict[Key, Remains] = {key: {} for key in found if key[0] in self._running} | self._remains
         for key in before.keys() - self._managed.keys():
@@ -151,6 +170,10 @@ class Scheduler:
             own = workers.keys() if key not in found else None
             if left := remains_of(self._reports(key[0], own), workers, now):
                 self._remains[key] = left
+
+    def _measure(self, key: Key) -> Measured:
+        before, pace = self._measured.get(key, NOTHING), self.paces.get(key[0])
+        return before if pace is None else measure(before, pace)
 
     def _reports(self, job: str, own: Set[MemberId] | None = None) -> WorkerReports:
         """Return the reports about a job; with `own`, only those about these workers."""

@@ -68,17 +68,31 @@ def _sizes(slots: int, plan: Plan, demands: tuple[Demand, ...], *, is_counting: 
             free += sizes[line.demand.name] - max(after, line.demand.held)
             sizes[line.demand.name], taken[line.demand.name] = after, max(after, line.demand.held)
     free = min(0, free) if is_counting else free
+    _grow(plan, sizes, taken, free)
+    return sizes
+
+
+def _grow(plan: Plan, sizes: dict[str, int], taken: dict[str, int], free: int) -> None:
+    """Give free slots to the jobs that are planned to have more, by rank. Minimums of jobs that start come first.
+
+    So a job that starts gets the slots that were released for it, although a job before it wants more by now.
+    """
+    minimums = sum(line.sizes[0] for line in plan.lines if not sizes[line.demand.name])
+    owed = 0  # slots that the jobs so far still need: no job behind them may grow into them
     for line in plan.lines:
-        name = line.demand.name
+        name, least = line.demand.name, line.sizes[0]
+        starts = not sizes[name]
+        minimums -= least if starts else 0  # the rest is for jobs behind it
         if line.size == sizes[name]:
             continue
         # Workers beyond the grant are leaving. Their slots are not free before they are gone, for this job neither.
-        is_releasing = line.demand.held > line.demand.granted
-        after = sizes[name] if is_releasing else _largest(line, sizes[name], taken[name], free)
-        # Slots that a job still needs are kept for it: no job behind it may take them.
-        free -= max(0, line.size - taken[name])
-        sizes[name] = after
-    return sizes
+        if line.demand.held <= line.demand.granted:
+            sizes[name] = _largest(line, sizes[name], taken[name], free - minimums - owed)
+            if starts and not sizes[name] and least - taken[name] <= free - minimums:
+                sizes[name] = least
+        used = max(0, sizes[name] - taken[name])
+        free -= used
+        owed += max(0, line.size - taken[name]) - used
 
 
 def _cut(line: PlanLine, size: int, over: int) -> int:

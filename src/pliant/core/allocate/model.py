@@ -108,6 +108,7 @@ class Demand:
     cost: CostLimit | None = None  # None: it has no limit
     suspended: bool = False  # it wants no worker
     deadline: Deadline | None = None
+    is_measured_anew: bool = False  # a new leader does not know its speed yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class Reason(StrEnum):
     DEADLINE = "deadline"
     LOST = "lost"
     GROWING = "growing"
+    HELD = "held"
     NO_GAIN = "no-gain"
     PRIORITY = "priority"
     QUEUE_LIMIT = "queue-limit"

@@ -77,6 +77,11 @@ class PlanLine:
         return self.at != self.granted
 
     @property
+    def is_movable(self) -> bool:
+        """Return whether its size may change for a gain: it starts, or did not just change and was measured."""
+        return self.granted < 0 or not (self.stays or self.demand.is_measured_anew)
+
+    @property
     def cost(self) -> float:
         """The worth of the time that a change of its size takes; nothing if its size changes anyway."""
         return 0.0 if self.is_changing else self.demand.pause_s * self.weight * self.values[self.at]
@@ -347,7 +352,7 @@ def _neediest(lines: list[PlanLine], free: int, shares: _Shares, unpaid: set[str
         if 0 < line.step_up <= min(free, shares.room(line.demand.queue))
         and line.demand.name not in unpaid
         and line.gain > 0
-        and (line.is_changing or not line.stays)
+        and line.is_movable
     ]
     return min(able, key=lambda x: (shares.relative(x.demand.queue), -x.gain, rank_of(x.demand)), default=None)
 
@@ -384,7 +389,7 @@ def _return_borrowed(lines: list[PlanLine], free: int, shares: _Shares) -> int:
 
 def _rebalance(peers: list[PlanLine], free: int, shares: _Shares) -> int:
     """Move slots between jobs of one queue where that is worth more than the changes cost. Return the free slots."""
-    movable = [line for line in peers if line.is_changing or not line.stays]
+    movable = [line for line in peers if line.is_movable]
     while True:
         least = min((line.loss for line in movable if line.at > line.least), default=0.0)
         for taker in sorted((x for x in movable if x.step_up), key=lambda x: (-x.gain, rank_of(x.demand))):

@@ -60,11 +60,16 @@ class Explainer:
         if lines[0].demand.priority > line.demand.priority:
             higher = [each for each in lines if each.demand.priority > line.demand.priority]
             return Reason.PRIORITY, f"{prefix}: {_holders(higher, pool, 'with a higher priority')}"
-        if not line.step_up or pool.slots - self._planned >= line.step_up:
+        has_room = pool.slots - self._planned >= line.step_up
+        if has_room and line.step_up and line.gain > 0 and not line.is_movable:
+            return Reason.HELD, f"{prefix}: {_held(line)}"
+        if not line.step_up or has_room:
             return Reason.NO_GAIN, f"{prefix}: it would gain less from more workers than a change costs"
         if len(lines) > 1:
             others = [each for each in lines if each is not line]
-            return Reason.SHARED, f"{prefix}: {_holders(others, pool, 'beside it')}"
+            is_measured = any(each.demand.speeds and not each.needed for each in others if each.demand.queue == queue)
+            by = ", by speeds and remaining times" if is_measured else ""
+            return Reason.SHARED, f"{prefix}: {_holders(others, pool, 'beside it')}{by}"
         return Reason.POOL, f"{prefix}: the pool has {_slots(pool.slots)}"
 
     def _growing(self, line: PlanLine, size: int) -> tuple[Reason, str]:
@@ -114,6 +119,12 @@ def _cost_wait(cost: CostLimit, least: int) -> str:
         f"the rest of its cost limit of {amount(cost.most)} is too little for {_workers(least)} "
         f"at {cost.price:g} for a slot and hour"
     )
+
+
+def _held(line: PlanLine) -> str:
+    if line.demand.is_measured_anew:
+        return "keeps its size until the new leader has measured its speed"
+    return "keeps its size for a moment, because it has just changed"
 
 
 def _deadline_reason(line: PlanLine, deadline: Deadline) -> str:

@@ -10,10 +10,12 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import log
 
 from pliant.core.allocate.model import Demand
 
 SCALING = 0.7  # of a job that was not measured: its speed grows by this power of its size
+SCALING_PRIOR = 0.05  # the weight of that power beside those of the measured sizes, which are their spread squared
 UNKNOWN_LEFT_S = 3600.0  # the remaining time of a job, at its smallest size, of which nothing is known
 URGENCY = 0.5  # how much sooner-ending jobs are preferred: 0 not at all, 1 in inverse proportion to their time
 HORIZON_S = 600.0  # a change pays off within this time, or it is not made
@@ -55,7 +57,8 @@ def curve_of(demand: Demand) -> Curve:
 @lru_cache(maxsize=4096)
 def _curve(sizes: tuple[int, ...], speeds: tuple[tuple[int, float], ...]) -> Curve:
     measured = tuple(sorted((size, speed) for size, speed in speeds if size > 0 and speed > 0))
-    values = [speed_at(measured, size) for size in sizes]
+    scaling = _scaling(measured)
+    values = [speed_at(measured, size, scaling) for size in sizes]
     last = 0  # the largest size that is worth its slots
     for index in range(1, len(sizes)):
         if values[index] >= values[last] * (sizes[index] / sizes[last]) ** GAIN_MIN:
@@ -65,22 +68,32 @@ def _curve(sizes: tuple[int, ...], speeds: tuple[tuple[int, float], ...]) -> Cur
     return Curve(kept, relative, values[0] if measured else None)
 
 
-def speed_at(measured: tuple[tuple[int, float], ...], size: int) -> float:
+def _scaling(measured: tuple[tuple[int, float], ...]) -> float:
+    """Return the power of the size by which the speed grows, fitted to what was measured; from 0 to 1."""
+    points = [(log(size), log(speed)) for size, speed in measured]
+    middle = sum(x for x, _ in points) / max(1, len(points))
+    spread = sum((x - middle) ** 2 for x, _ in points)
+    slope = sum((x - middle) * y for x, y in points)
+    return min(1.0, max(0.0, (slope + SCALING_PRIOR * SCALING) / (spread + SCALING_PRIOR)))
+
+
+def speed_at(measured: tuple[tuple[int, float], ...], size: int, scaling: float = SCALING) -> float:
     """Return the speed at a size: measured, between two measured sizes, or scaled from the nearest one.
 
-    `measured` are (size, speed) pairs, ascending.
+    Between two sizes it grows by a power of the size, and beyond the largest by `scaling`. Below the smallest it falls
+    by no less than that of an unmeasured job. `measured` are (size, speed) pairs, ascending.
     """
     if not measured:
-        return float(size**SCALING)
+        return float(size**scaling)
     at = bisect_left(measured, (size, 0.0))
     if at == len(measured) or (at == 0 and measured[0][0] != size):
         near, speed = measured[min(at, len(measured) - 1)]
-        return float(speed * (size / near) ** SCALING)
+        return float(speed * (size / near) ** (max(scaling, SCALING) if at == 0 else scaling))
     right, fast = measured[at]
     if right == size:
         return fast
     left, slow = measured[at - 1]
-    return slow + (fast - slow) * (size - left) / (right - left)
+    return float(slow * (fast / slow) ** (log(size / left) / log(right / left)))
 
 
 def seconds_at(left: float | None, measured: tuple[tuple[int, float], ...], size: int) -> float | None:

@@ -74,6 +74,11 @@ class JobPace:
         return median(self._pauses) if self._pauses else PAUSE_S
 
     @property
+    def has_pauses(self) -> bool:
+        """True once a planned change was reported."""
+        return bool(self._pauses)
+
+    @property
     def measured_s(self) -> float:
         """The undisturbed time at the current size."""
         return self.sizes[self.size].seconds if self.size in self.sizes else 0.0

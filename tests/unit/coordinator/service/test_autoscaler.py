@@ -62,13 +62,15 @@ def test_jobs_without_autoscaling_get_no_advice_and_other_events_none() -> None:
     assert service.submitted == []
 
 
-def test_a_job_with_a_deadline_is_measured_without_advice() -> None:
+def test_a_job_in_a_queue_is_measured_without_advice() -> None:
     service = FakeService(Autoscale.OFF)
+    reported(service, 3)
+    assert service.scheduler.paces == {}
     assert service.known is not None
-    service.known = with_spec(service.known, deadline=1e9)
-    autoscaler = reported(service, 3)
+    service.known = with_spec(service.known, queue="default")
+    reported(service, 3)
     assert service.submitted == []
-    assert autoscaler._paces["demo"].speeds == ((2, 0.25),)
+    assert service.scheduler.paces["demo"].speeds == ((2, 0.25),)
 
 
 def test_a_coordinator_that_does_not_lead_and_an_ended_job_measure_nothing() -> None:
@@ -76,10 +78,15 @@ def test_a_coordinator_that_does_not_lead_and_an_ended_job_measure_nothing() -> 
     autoscaler = reported(service, 1)
     service.leads = False
     autoscaler.note_pump([])
-    assert autoscaler._paces == {}
+    assert service.scheduler.paces == {}
     service.leads = True
     autoscaler = reported(service, 1)
     assert service.known is not None
     service.known = replace(service.known, state=JobState.FINISHED)
     autoscaler.note_pump([("demo", ())])
-    assert autoscaler._paces == {}
+    assert service.scheduler.paces == {}
+    service.known = replace(service.known, state=JobState.RUNNING)
+    autoscaler = reported(service, 1)
+    service.known = None
+    autoscaler.note_pump([("demo", ())])
+    assert service.scheduler.paces == {}

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
 from pliant.coordinator.service.scheduler import PERIOD_S, Scheduler
-from pliant.core.allocate import Pool
+from pliant.core.allocate import Pool, Reason
 from pliant.core.allocate.demands import SETTLE_S
+from pliant.core.allocate.measured import ANEW_S
 from pliant.core.autoscale.pace import JobPace, SizePace
 from pliant.core.messages import Command, Exited, GrantWorkers, SetPrice
 from pliant.core.model.job import Agent, Job, JobState, Member
@@ -199,3 +200,68 @@ def test_a_job_gets_workers_for_its_deadline_and_one_that_misses_it_gets_the_rea
         other = on_agent(replace(other, granted=command.size), command.size)
     assert scheduler.due(90.0, 1101.0, loaded(due, other)) == []  # it has missed its deadline already
     assert [each.why.endswith("; its deadline is over") for _, each in scheduler.shown] == [True, False]
+
+
+def measured(size: int, speed: float) -> JobPace:
+    return JobPace({size: SizePace(30.0 * speed, 30.0)})
+
+
+def test_jobs_share_by_the_speeds_that_were_measured() -> None:
+    scheduler = leader(6)
+    slow, fast = job("slow", 3, 3), job("fast", 3, 3)
+    assert sizes(scheduler.due(0.0, 0.0, loaded(slow, fast))) == {"slow": 3, "fast": 3}
+    scheduler.paces = {
+        "slow": JobPace({1: SizePace(30.0, 30.0), 3: SizePace(30.0, 30.0)}),
+        "fast": JobPace({1: SizePace(30.0, 30.0), 3: SizePace(90.0, 30.0)}),
+    }
+    assert sizes(scheduler.due(10.0, 0.0, loaded(slow, fast))) == {"slow": 1, "fast": 3}
+    demand = {each.name: each for each, _ in scheduler.shown}["fast"]
+    assert (demand.speeds, demand.left) == (((1, 1.0), (3, 3.0)), 120.0)
+
+
+def test_a_new_leader_keeps_the_sizes_of_jobs_until_it_has_measured_them() -> None:
+    scheduler = successor(8)
+    low, new = job("low", 3, 3), job("new", 0, 0, size_min=1)
+    for now in (0.0, SETTLE_S, ANEW_S - 1.0):
+        found = sizes(scheduler.due(now, 0.0, loaded(low)))
+        assert found.get("low", 3) == 3
+    assert scheduler.shown[0][1].reason is Reason.HELD
+    scheduler.paces["low"] = measured(3, 4.0)
+    assert sizes(scheduler.due(ANEW_S - 0.5 + PERIOD_S, 0.0, loaded(low))) == {"low": 6}
+    scheduler = successor(8)
+    scheduler.due(0.0, 0.0, loaded(low))
+    assert sizes(scheduler.due(ANEW_S, 0.0, loaded(low, new)))["low"] > 3  # it was not measured in time
+
+
+def test_a_job_that_a_leader_has_started_is_not_held() -> None:
+    scheduler = successor(8)
+    assert sizes(scheduler.due(0.0, 0.0, loaded())) == {}
+    started = job("started", 2, 2)
+    scheduler.due(1.0, 0.0, loaded(started))
+    assert sizes(scheduler.due(SETTLE_S + 1.0, 0.0, loaded(started))) == {"started": 6}
+
+
+def speeds(scheduler: Scheduler) -> list[tuple[tuple[int, float], ...]]:
+    return [demand.speeds for demand, _ in scheduler.shown]
+
+
+def test_the_measurements_of_an_attempt_do_not_count_for_the_next() -> None:
+    scheduler = leader(8)
+    first = job("again", 3, 3)
+    scheduler.paces["again"] = measured(3, 4.0)
+    scheduler.due(0.0, 0.0, loaded(first))
+    assert speeds(scheduler) == [((3, 4.0),)]
+    del scheduler.paces["again"]
+    scheduler.due(1.0, 0.0, loaded(replace(first, attempt=2)))
+    assert speeds(scheduler) == [()]
+
+
+def test_the_measurements_of_a_leader_go_with_its_memory() -> None:
+    scheduler = leader(8)
+    scheduler.paces["job"] = measured(3, 4.0)
+    scheduler.due(0.0, 0.0, loaded(job("job", 3, 3)))
+    scheduler.forget()
+    scheduler.paces.clear()
+    scheduler.due(1.0, 0.0, loaded(job("job", 3, 3)))
+    assert speeds(scheduler) == [()]
+    assert scheduler.shown[0][0].is_measured_anew

@@ -336,3 +336,26 @@ def test_a_pool_that_lost_one_slot_too_many_gives_up_the_last_job_that_lost_work
     found = given(Pool(3), first, last)
     assert (found["a"].size, found["b"].size) == (2, 0)
     assert found["b"].why == "needs 2 workers, running jobs need 2 of 3 slots as their minimums"
+
+
+def test_a_job_that_has_just_changed_takes_no_more_when_a_smaller_pool_cuts_its_grant() -> None:
+    high = Demand("high", 3, 10, priority=5, held=4, granted=6, planned=6, unchanged_s=17.0, pause_s=5.0)
+    low = Demand("low", 2, 11, since=1.0, held=10, granted=10, planned=10)
+    first = given(Pool(14), high, low)
+    assert (first["high"].size, first["high"].planned) == (4, 6)
+    second = given(
+        Pool(14),
+        replace(high, granted=4, planned=6, unchanged_s=0.0),
+        replace(low, granted=first["low"].size, planned=first["low"].planned, unchanged_s=0.0),
+    )
+    assert {name: each.size for name, each in second.items()} == {name: each.size for name, each in first.items()}
+    assert second["high"].planned == 6
+
+
+def test_a_job_that_starts_gets_its_minimum_before_a_job_that_wants_more_grows() -> None:
+    near_end = Demand("near", 1, 6, held=3, granted=3, planned=5)
+    giving = Demand("giving", 1, 6, since=1.0, held=4, granted=2, planned=2)
+    starting = Demand("starting", 2, 2, since=2.0, planned=2)
+    found = given(Pool(9), near_end, giving, starting)
+    assert found["near"].planned > 3
+    assert {name: each.size for name, each in found.items()} == {"near": 3, "giving": 2, "starting": 2}
