@@ -185,8 +185,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/decide.py",
-                "    if done == terms.total_shards and state.evaluation is None:\n",
-                "    if done == terms.total_shards:\n",
+                "    if done == terms.total_shards and state.evaluation is None and not terms.awaits_records:\n",
+                "    if done == terms.total_shards and not terms.awaits_records:\n",
             ),
         ),
     ),
@@ -197,7 +197,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/decide.py",
-                "    if job.tasks is not None and command.terms == job.tasks.terms:\n        return (joined,)\n",
+                "    if job.tasks is not None and command.terms.after(job.tasks.terms) == job.tasks.terms:\n"
+                "        return (joined,)\n",
                 "    if job.tasks is not None and command.member:\n        return (joined,)\n",
             ),
         ),

@@ -42,3 +42,6 @@ def test_a_pool_of_lent_machines_has_no_number() -> None:
     assert bad_pool(Pool(0, is_lent=True)) == ""
     wrong = "a pool of lent machines has the slots that they lend: leave out the numbers of slots and spot slots"
     assert bad_pool(Pool(1, is_lent=True)) == wrong
+    assert bad_pool(Pool(0, is_lent=True, cluster_slots=8)) == ""
+    assert bad_pool(Pool(0, is_lent=True, cluster_slots=-1)) == "a cluster can lend 0 to 1000000 slots; got -1"
+    assert "only a pool of lent machines" in bad_pool(Pool(8, cluster_slots=1))

@@ -27,7 +27,10 @@ class Parent:
 
     @contextmanager
     def watched(self) -> Iterator[list[int]]:
-        watched = [os.pidfd_open(pid) for pid in self.pids]
+        watched = []
+        for pid in self.pids:
+            with suppress(ProcessLookupError):  # it is gone already
+                watched.append(os.pidfd_open(pid))
         try:
             yield watched
         finally:
