@@ -74,7 +74,9 @@ def test_a_changing_batch_has_the_same_bits_alone_and_after_a_kill(
         a, b = crowd.start(2)
         a.reached(7)
         b.kill()
-        ends = crowd.finished(a, crowd.join())
+        c = crowd.join()
+        c.in_world_of(2)
+        ends = crowd.finished(a, c)
         _, found = _audit(crowd.client, JOB)
     assert ends[0]["digest"] == first["digest"]
     assert ends[0]["noise"] == first["noise"]
