@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pliant.errors import BadInput
@@ -42,10 +43,7 @@ def model_table(trained: Iterable[tuple[str, Shape]], still: Iterable[StillValue
 
 def require_score(module: str, score: str, shape: Shape, count: int) -> None:
     """Refuse a loss or a metric that is neither a value of each record nor one value. Raises BadInput."""
-    size = 1
-    for each in shape:
-        size *= each
-    if size not in (1, count):
+    if prod(shape) not in (1, count):
         raise BadInput(
             f"{module}: {score} returned a tensor of shape {shape} for {count} records. Return a value of each record, "
             "or their mean."
