@@ -40,7 +40,7 @@ def test_no_cluster_breaks_an_invariant(first: int) -> None:
         assert universe.decisions > 100
 
 
-@pytest.mark.parametrize("seed", [17, 57, 98, 147, 206, 296, 372])
+@pytest.mark.parametrize("seed", [17, 57, 98, 147, 206, 296, 372, 1108, 1110, 1462])
 def test_a_cluster_that_once_broke_an_invariant_breaks_none(seed: int) -> None:
     assert Universe(seed).run() == []
 

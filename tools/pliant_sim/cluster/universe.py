@@ -18,7 +18,7 @@ from pliant.core.allocate.sizes import sizes_of, speed_at
 from pliant.core.model.job import HOUR_S
 
 STORM_S = 240  # with faults and new jobs
-QUIET_S = 4000  # then every machine is back, until all jobs have ended
+QUIET_S = 4000  # then every machine is back, until all jobs have ended: this, and a second for each worker-second left
 DRAIN_MAX_S = 30
 RELEASE_BOUND_S = DRAIN_MAX_S + 10  # a job that others release slots for starts within this, while no machine changes
 SETTLE_S = 60  # without a fault, an arrival or an end, nothing changes any more after this
@@ -26,7 +26,7 @@ RAISE = 1000.0  # of a cost limit
 COST_CHANGES = 12  # of a job's grant for its cost limit: each is to a much smaller size
 PRICES = (0.0, 20.0, 60.0, 200.0)  # of a slot and hour: a job costs its limit within minutes
 ANEW_S = 30  # a new leader needs so long to measure a job
-LATE_CHANGES = 3  # of grants for each running job whose remaining time is known, in one quiet stretch
+LATE_CHANGES = 2  # for each size that a job can grow to near its end: another job releases the slots, and it takes them
 
 Allocate = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 
@@ -100,13 +100,14 @@ class Universe:
         self._now = 0
         self._calm_since = 0  # the last fault, arrival or end
         self._late_changes = 0  # of grants, long after it
+        self._ends_at = STORM_S + QUIET_S  # all jobs have ended by then
         self.fired: Counter[str] = Counter()
         self.decisions = 0
         self.complaints: list[str] = []
 
     def run(self) -> list[str]:
         """Run to the end, or to the first complaint, and return the complaints."""
-        while not self.complaints and self._now < STORM_S + QUIET_S:
+        while not self.complaints and self._now < self._ends_at:
             storm = self._now < STORM_S
             if storm:
                 self._strike()
@@ -200,6 +201,7 @@ class Universe:
         for name, job in list(self._jobs.items()):
             if sizes_of(job.demand)[0] > min(slots, limits.get(job.demand.queue, slots)):
                 del self._jobs[name]
+        self._ends_at += round(sum(job.work for job in self._jobs.values()))
 
     # ------------------------------------------------------------------------------------------------- time
 
@@ -376,8 +378,8 @@ class Universe:
             self._late_changes = 0
             return
         self._late_changes += changed
-        near_end = sum(bool(job.granted and job.demand.speeds) for job in self._jobs.values())
-        if self._late_changes > LATE_CHANGES * near_end:
+        near_end = [job.demand for job in self._jobs.values() if job.granted and job.demand.speeds]
+        if self._late_changes > LATE_CHANGES * sum(len(sizes_of(demand)) - 1 for demand in near_end):
             self._complain("grants still change although nothing happened")
 
     def _check_release(self, pool: Pool, found: dict[str, Allotment]) -> None:

@@ -97,8 +97,7 @@ def _grow(plan: Plan, sizes: dict[str, int], taken: dict[str, int], free: int) -
 
 def _cut(line: PlanLine, size: int, over: int) -> int:
     """Return a size that is smaller by `over`, if the job can have it without giving up workers or its minimum."""
-    least = max(line.demand.held, line.sizes[0] if line.demand.held else 0)
-    able = [each for each in (0, *line.sizes) if least <= each <= size]
+    able = [each for each in line.sizes if line.demand.held <= each <= size]
     fitting = [each for each in able if each <= size - over]
     return fitting[-1] if fitting else able[0] if able else size
 

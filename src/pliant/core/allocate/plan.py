@@ -173,7 +173,7 @@ def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine
             waiting.append(Waiting(demand, Reason.NO_ROOM))
             first = demand.name
         else:
-            lines.append(_line(demand))
+            lines.append(_line(demand if demand.held else replace(demand, granted=0)))  # it starts, perhaps again
             taken += floor
             used[demand.queue] += floor
     return lines, waiting
