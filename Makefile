@@ -178,6 +178,9 @@ $(TORCHFT)/.installed: pyproject.toml constraints.txt bench/requirements.txt
 bench-overhead: $(TORCHFT)/.installed  ## Compare a step with raw DDP and torchft
 	$(TORCHFT)/bin/python bench/overhead.py
 
+bench-step: $(STAMP)  ## Print where the time of a live step goes, beside DDP's step and one without reduction
+	$(BIN)/python bench/step_parts.py
+
 bench-pause: $(TORCHFT)/.installed  ## Compare the pause of a join, a leave, a kill and a SIGSTOP with torchft and torchrun; 10 minutes
 	$(TORCHFT)/bin/python bench/pause.py $(if $(SEED),--seed $(SEED))
 
