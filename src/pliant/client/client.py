@@ -175,9 +175,9 @@ class Client:
                 return tuple(jobs)
             following = {"after": page.next}
 
-    def job(self, name: str) -> api.JobStatus:
+    def job(self, name: str, patience_s: float | None = None) -> api.JobStatus:
         """Return the status of a job with its members and agents."""
-        return self._call(routes.JOB, api.JobStatus, {"job": name})
+        return self._call(routes.JOB, api.JobStatus, {"job": name}, patience_s=patience_s)
 
     def delete(self, name: str, ended_before: float | None = None) -> api.Done:
         """Delete an ended job with its history; with `ended_before`, only if it ended before that time."""

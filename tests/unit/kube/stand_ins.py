@@ -28,7 +28,7 @@ class AnsweringClient(Client):
     def jobs(self) -> tuple[api.JobLine, ...]:
         return self.lines
 
-    def job(self, name: str) -> api.JobStatus:
+    def job(self, name: str, patience_s: float | None = None) -> api.JobStatus:
         raise self.trouble[name]
 
     def send(self, job: str, command: Command, patience_s: float | None = None) -> api.Done:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job, resolve_job_and_argument
 from pliant.cli.output import clean, json_option, print_json
-from pliant.errors import BadInput, PliantError
+from pliant.errors import BadInput, PliantError, Unreachable
 
 if TYPE_CHECKING:
     from pliant.client import Client
@@ -176,12 +177,17 @@ def _nbytes(saved: Checkpoint) -> int:
 def cancel(job: str | None, why: str, flags: Flags, as_json: bool) -> None:
     """Cancel a job."""
     from pliant.core.messages import Cancel
+    from pliant.core.model.job import JobState
 
     name = resolve_job(job)
     with flags.connect(name) as client:
+        before = client.job(name).job
         done = client.send(name, Cancel(why))
-        now = client.job(name).job  # it may have ended before in another state
+        state, reason = (before.state, before.why) if before.state.ended else (JobState.CANCELLED, why)
+        with suppress(Unreachable):  # the coordinator of `pliant run` ends with its job
+            now = client.job(name, patience_s=0.0).job  # it may have ended by itself meanwhile
+            state, reason = now.state, now.why
     if as_json:
-        print_json({"job": name, "state": now.state, "why": now.why, "revision": done.revision})
+        print_json({"job": name, "state": state, "why": reason, "revision": done.revision})
     else:
-        click.echo(f"{name} is {now.state.value}: {clean(now.why)}")
+        click.echo(f"{name} is {state.value}: {clean(reason)}")

@@ -1,14 +1,17 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
-from unit.cli.program import Done, Running, real
+from unit.cli.program import Done, Running, coordinator, invoke, real
 from unit.core.build import TERMS, lines
 
 Pliant = Callable[..., Done]
@@ -295,3 +298,23 @@ def test_pruning_deletes_old_jobs_of_a_coordinator_and_no_others(pliant: Pliant)
     names = [job["name"] for job in pliant("jobs", "--json").json["jobs"]]
     assert "prune-live" in names
     assert "prune-1" not in names
+
+
+def test_a_cancelled_job_is_reported_although_its_coordinator_ended_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with coordinator(tmp_path / "home") as alone:
+        monkeypatch.setenv("PLIANT_HOME", str(alone.home))
+        monkeypatch.setenv("PLIANT_COORDINATOR", alone.url)
+        peopled(alone, "brief")
+        send = Client.send
+
+        def send_and_end(client: Client, job: str, command: m.Command) -> Any:
+            done = send(client, job, command)
+            alone.process.kill()  # as the coordinator of `pliant run` ends with its job
+            alone.process.wait()
+            return done
+
+        monkeypatch.setattr(Client, "send", send_and_end)
+        done = invoke("cancel", "brief", "--why", "enough")
+    assert (done.code, done.out, done.err) == (0, "brief is cancelled: enough\n", "")
