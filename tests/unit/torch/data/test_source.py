@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.utils.data import (
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
+from pliant.records import open_records
 from pliant.train.data.loader import MicroBatch
 from pliant.train.live.data.source import DataSource
 from unit.torch.data.loading import TOOLS, open_source
@@ -33,6 +35,12 @@ def epoch_of(source: DataSource, epoch: int = 0, seed: int = 5) -> list[int]:
     grid = Grid(source.samples, source.samples, 1, epoch + 1)
     samples: list[int] = source.indices(grid, seed).of_micro_batch(MicroBatch(epoch + 1, (0,))).tolist()
     return samples
+
+
+def test_growing_data_is_refused_with_the_mode_that_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(BadInput, match=r"Open it without growing=True, or train with a task queue"):
+        open_source(open_records(tmp_path, growing=True))
 
 
 class Endless(Sampler[int]):

@@ -97,6 +97,11 @@ def open_source(
 
     A function or a sampler sets the length of all epochs by that of the first, unless `samples_per_epoch` does.
     """
+    if callable(getattr(dataset, "grow", None)):
+        raise BadInput(
+            "dataset grows, and live training needs epochs of a fixed length. Open it without growing=True, or train "
+            "with a task queue (pliant.tasks)."
+        )
     if is_sharded(dataset, tools) or (is_stream(dataset, tools) and not tools.is_loader(dataset)):
         _check_in_sequence(dataset, order, sampler)
         if is_sharded(dataset, tools):
