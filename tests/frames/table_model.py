@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pliant.ps import SGD, PushPolicy, Table
 from pliant.ps.access import LocalRows, TableAccess
-from pliant.ps.tables.rows import initial_values
+from pliant.ps.tables.hashing import initial_values
 
 RATE, STEPS, DIM = 0.1, 6, 3
 TABLES = [Table("ads", DIM, SGD(RATE), scale=0.5), Table("deep", 4, SGD(RATE), scale=0.0)]

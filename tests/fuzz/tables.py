@@ -16,8 +16,8 @@ from pliant.errors import BadInput
 from pliant.ps import wire as w
 from pliant.ps.saving import TableSet, parse_part_name
 from pliant.ps.server import ParameterServer
+from pliant.ps.tables.hashing import buckets_of
 from pliant.ps.tables.optimizers import SGD, Adam, Ftrl
-from pliant.ps.tables.rows import buckets_of
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Part, StaleUpdate, TableCopy, Update
 from pliant.train.peer import framing
@@ -93,9 +93,9 @@ class _Served:
         server.follow(layout, bytes(32), 1)
         while server._number != NUMBER:
             server._thread.join(0.001)
-        for copies in (server._copies.primary, server._copies.backup):
-            copies.define(TABLES, POLICY)
-        server._copies.backup.hold(np.arange(BUCKETS))
+        server._copies.define(TABLES, POLICY)
+        assert server._roles is not None
+        server._roles.kept_for_others[:] = True  # so that it carries out what primaries send
         return server
 
     @property
@@ -106,19 +106,19 @@ class _Served:
 
     def answer(self, data: bytes) -> None:
         head, bodies = parts(data)
-        if sum(rows.count for copies in self.copies() for rows in copies._tables.values()) > ROWS_MAX:
+        if sum(rows.count for rows in self.copies._tables.values()) > ROWS_MAX:
             self.server.close()
             self._server = None
         self.server._answer(NUMBER, head, bodies)
 
-    def copies(self) -> tuple[TableCopy, TableCopy]:
-        return self.server._copies.primary, self.server._copies.backup
+    @property
+    def copies(self) -> TableCopy:
+        return self.server._copies
 
     def state(self) -> object:
-        return [
-            (each.version.sum(), each.held.sum(), len(each.tables), [rows.count for rows in each._tables.values()])
-            for each in self.copies()
-        ]
+        copies = self.copies
+        counts = [rows.count for rows in copies._tables.values()]
+        return copies.version.sum(), copies.held.sum(), len(copies.tables), counts
 
 
 def parts(data: bytes) -> tuple[w.Request | w.Reply, list[bytearray]]:

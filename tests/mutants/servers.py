@@ -37,8 +37,8 @@ SERVERS = (
         (
             Edit(
                 "ps/copies.py",
-                "            (self.backup, self.primary, roles.primary),\n",
-                "",
+                "    copies.keep_only(roles.primary | roles.kept_for_others)\n",
+                "    copies.keep_only(roles.kept_for_others)\n",
             ),
         ),
     ),
@@ -61,8 +61,25 @@ SERVERS = (
         (
             Edit(
                 "ps/copies.py",
-                "            found &= ~self._missing(self.sent_to(server), reached.get(server))\n",
-                "            found &= ~self._missing(self.sent_to(server), reached.get(server, self.primary))\n",
+                "            found &= ~self._missing(self.sent_to(server), followed.get(server))\n",
+                "            found &= ~self._missing(self.sent_to(server), followed.get(server, self.primary))\n",
+            ),
+        ),
+    ),
+    Planted(
+        "updates that do not follow a copy on its way",
+        "servers: acknowledged pushes",
+        "A push that comes while a copy is sent is acknowledged, and the other server never receives it.",
+        (
+            Edit(
+                "ps/copies.py",
+                "        self.mask[buckets] = True\n        return tables.extract(buckets)\n",
+                "        return tables.extract(buckets)\n",
+            ),
+            Edit(
+                "ps/copies.py",
+                "        self.arrived[buckets] = True\n\n    def begin_equal",
+                "        self.mask[buckets] = self.arrived[buckets] = True\n\n    def begin_equal",
             ),
         ),
     ),

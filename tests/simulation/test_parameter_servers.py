@@ -9,6 +9,7 @@ from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, NONE, ServerAddress
 from pliant.ps.copies import BucketRoles
+from pliant.ps.tables.hashing import Buckets
 from pliant.ps.tables.table_copy import Update
 from pliant_sim.run import Result, ScheduleKind, run_batch, run_servers, schedule_of
 from pliant_sim.servers.faults import SERVERS
@@ -82,6 +83,12 @@ def server_with(sim: ServerSimulation, bucket: int) -> SimulatedServer:
     return sim.servers[name]
 
 
+def add_to_rows(server: SimulatedServer, buckets: Buckets, value: float) -> None:
+    rows = server.copies.rows("t")
+    ids, block = rows.extract(buckets)
+    rows.update(ids, np.full_like(block, -value), np.ones((len(ids), 1), np.float32))
+
+
 def complaint(sim: ServerSimulation) -> str:
     sim.heal()
     sim.run(200.0, sim.ended)
@@ -97,18 +104,14 @@ def test_a_calm_schedule_ends_without_a_complaint(calm: ServerSimulation) -> Non
 
 def test_a_push_that_is_applied_twice_is_found(calm: ServerSimulation) -> None:
     for server in calm.servers.values():
-        for copies in (server.copies.primary, server.copies.backup):
-            rows = copies.rows("t")
-            rows.update(
-                rows.ids.copy(), np.full((rows.count, 1), -1.0, np.float32), np.ones((rows.count, 1), np.float32)
-            )
+        add_to_rows(server, np.arange(BUCKETS), 1.0)
     assert "applied" in complaint(calm)
 
 
 def test_a_push_that_one_copy_lost_is_found(calm: ServerSimulation) -> None:
     for server in calm.servers.values():
-        rows = server.copies.backup.rows("t")
-        rows.update(rows.ids.copy(), np.ones((rows.count, 1), np.float32), np.ones((rows.count, 1), np.float32))
+        assert server.roles is not None
+        add_to_rows(server, np.flatnonzero(server.roles.backup), -1.0)
     assert "acknowledged pushes" in complaint(calm)
 
 
@@ -126,7 +129,7 @@ def test_a_layout_that_drops_the_copies_of_a_bucket_is_found(calm: ServerSimulat
     assert calm.job.ps is not None
     before = calm.job.ps
     used = np.flatnonzero(calm.checks._acknowledged["w0"])[0]
-    server_with(calm, int(used)).copies.primary.drop(np.asarray([used]))
+    server_with(calm, int(used)).copies.drop(np.asarray([used]))
     layout = before.layout
     calm.checks.layout_changed(before, layout)
     assert calm.checks.complaints != []

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
-from pliant.ps.tables.rows import Buckets, Floats, Ids, buckets_of
+from pliant.ps.tables.hashing import Buckets, Floats, Ids, buckets_of
 from pliant.ps.tables.spec import PushPolicy, Table, check_tables
 from pliant.ps.tables.table_copy import UNKNOWN, Part, StaleUpdate, TableCopy, Update, Versions
 

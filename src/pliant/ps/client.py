@@ -15,7 +15,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, BucketLayout
 from pliant.errors import BadInput
 from pliant.ps.dialing import ServerRefused, answer, dial, request
-from pliant.ps.tables.rows import Buckets, Floats, Ids, buckets_of
+from pliant.ps.tables.hashing import Buckets, Floats, Ids, buckets_of
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Mask, Update, Versions
 from pliant.ps.wire import Array, OpenTables, PullRows, Request, decode_rows, encode_update, send_message

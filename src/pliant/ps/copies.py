@@ -1,4 +1,8 @@
-"""The copies that one server has under a layout: of buckets that it serves, and of buckets of other servers."""
+"""The copies that one server has under a layout: of buckets that it serves, and of buckets of other servers.
+
+A copy moves in small pieces while pushes go on. A piece, and all later updates of its buckets, go to the other server
+on one stream, in this order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 
 from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, NONE, BucketLayout
-from pliant.ps.tables.rows import Buckets
+from pliant.ps.tables.hashing import Buckets
 from pliant.ps.tables.table_copy import Mask, TableCopy
 
 Restore = Callable[[Mask], list[dict[str, Any]]]
@@ -26,7 +30,7 @@ class BucketRoles:
         present = at != NONE
         self.primary: Mask = (np.asarray(layout.primary) == at) & present
         self.backup: Mask = (self._backup == at) & present
-        self.incoming: Mask = (self._incoming == at) & present
+        self.kept_for_others: Mask = ((self._backup == at) | (self._incoming == at)) & present
 
     def sent_to(self, server: int) -> Buckets:
         """Return the buckets of which this server is the primary, and that one the backup."""
@@ -42,56 +46,60 @@ class BucketRoles:
     def receivers(self) -> list[int]:
         return [int(at) for at in np.unique(self._incoming[self.primary]) if at != NONE]
 
-    def open_buckets(self, reached: Mapping[int, Mask], *, reported: bool) -> Mask:
-        """Return the buckets whose pushes may be acknowledged. `reached` has, by server, the buckets that keep up.
+    def open_buckets(self, followed: Mapping[int, Mask], *, reported: bool) -> Mask:
+        """Return the buckets whose pushes may be applied. `followed` has, by server, those whose updates it receives.
 
-        A backup must keep up. So must an incoming copy once it was reported as filled, since the coordinator may then
-        make it the primary.
+        A backup must receive them. So must an incoming copy once it was reported as filled, since the coordinator may
+        then make it the primary.
         """
         found = self.primary.copy()
         for server in self.backups():
-            found &= ~self._missing(self.sent_to(server), reached.get(server))
+            found &= ~self._missing(self.sent_to(server), followed.get(server))
         for server in self.receivers() if reported else ():
-            found &= ~self._missing(self.filled_at(server), reached.get(server))
+            found &= ~self._missing(self.filled_at(server), followed.get(server))
         return found
 
-    def are_filled(self, reached: Mapping[int, Mask]) -> bool:
-        """Return whether all incoming copies that this server fills are complete and keep up."""
-        return not any(self._missing(self.filled_at(at), reached.get(at)).any() for at in self.receivers())
+    def are_filled(self, arrived: Mapping[int, Mask]) -> bool:
+        """Return whether all incoming copies that this server fills have arrived, by the streams to their servers."""
+        return not any(self._missing(self.filled_at(at), arrived.get(at)).any() for at in self.receivers())
 
-    def _missing(self, buckets: Buckets, reached: Mask | None) -> Mask:
+    def _missing(self, buckets: Buckets, found: Mask | None) -> Mask:
         missing: Mask = np.zeros(BUCKETS, np.bool_)
-        missing[buckets] = True if reached is None else ~reached[buckets]
+        missing[buckets] = True if found is None else ~found[buckets]
         return missing
 
 
-class ServerCopies:
-    """Two sets of copies. `primary` has the buckets that this server serves, `backup` those of other servers."""
+class FollowedBuckets:
+    """The buckets that one stream carries. `mask`: their updates go this way. `arrived`: so did their copies."""
 
-    def __init__(self, me: MemberId) -> None:
-        self.me = me
-        self.primary = TableCopy()
-        self.backup = TableCopy()
+    def __init__(self) -> None:
+        self.mask: Mask = np.zeros(BUCKETS, np.bool_)
+        self.arrived: Mask = np.zeros(BUCKETS, np.bool_)
 
-    def enter(self, roles: BucketRoles, restore: Restore) -> int:
-        """Take over the buckets of a layout. Return how many of them no copy was here of.
+    def copy(self, tables: TableCopy, buckets: Buckets) -> dict[str, Any]:
+        """Return a copy of buckets, to be sent before any later update of them."""
+        self.mask[buckets] = True
+        return tables.extract(buckets)
 
-        Those continue from the newest checkpoint, or begin empty. A copy that moves between the two roles is compared
-        with the other server's before it is used.
-        """
-        for source, target, wanted in (
-            (self.backup, self.primary, roles.primary),
-            (self.primary, self.backup, roles.backup),
-        ):
-            moving = np.flatnonzero(source.held & wanted & ~target.held)
-            if len(moving):
-                target.install(source.extract(moving))
-        missing = roles.primary & ~self.primary.held
-        count = int(missing.sum())
-        if count:
-            for copy in restore(missing):
-                self.primary.install(copy, missing)
-            self.primary.hold(np.flatnonzero(missing))
-        self.primary.keep_only(roles.primary)
-        self.backup.keep_only(roles.backup | roles.incoming)
-        return count
+    def confirm(self, buckets: Buckets) -> None:
+        """Note that the copies arrived."""
+        self.arrived[buckets] = True
+
+    def begin_equal(self, buckets: Buckets) -> None:
+        """Begin with buckets whose copies are equal already."""
+        self.mask[buckets] = self.arrived[buckets] = True
+
+
+def enter_roles(copies: TableCopy, roles: BucketRoles, restore: Restore) -> int:
+    """Keep the copies that a server needs in a layout. Return how many of its buckets no copy was here of.
+
+    Those continue from the newest checkpoint, or begin empty.
+    """
+    copies.keep_only(roles.primary | roles.kept_for_others)
+    missing = roles.primary & ~copies.held
+    count = int(missing.sum())
+    if count:
+        for copy in restore(missing):
+            copies.install(copy, missing)
+        copies.hold(np.flatnonzero(missing))
+    return count

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pliant.core.ps.model import BUCKETS
+from pliant.ps.copies import FollowedBuckets
 from pliant.ps.dialing import answer
-from pliant.ps.tables.rows import Buckets
-from pliant.ps.tables.table_copy import Mask, TableCopy, Update
+from pliant.ps.tables.table_copy import TableCopy, Update
 from pliant.ps.wire import Array, CopyTables, InstallBuckets, Request, encode_copy, encode_update, send_message
 from pliant.train.peer.framing import PeerConnection, PeerLost
 
@@ -29,12 +29,12 @@ class Ticket:
 
 
 class UpdateRoute:
-    """Send from one thread at a time. `mask` selects the buckets whose updates go this way."""
+    """Send from one thread at a time."""
 
     def __init__(self, connection: PeerConnection, on_broken: Callable[[UpdateRoute], None]) -> None:
         self._connection = connection
         self._on_broken = on_broken
-        self.mask: Mask = np.zeros(BUCKETS, np.bool_)
+        self.followed = FollowedBuckets()
         self._sent = self._answered = 0
         self._broken = False
         self._changed = threading.Condition()
@@ -48,9 +48,9 @@ class UpdateRoute:
         head, arrays = encode_update(update, to_backup=True)
         return self._send(head, arrays)
 
-    def send_copy(self, tables: TableCopy, buckets: Buckets) -> Ticket:
+    def send_copy(self, copy: dict[str, Any]) -> Ticket:
         """Send a copy of buckets, which replaces what the other server has of them."""
-        state = encode_copy(tables.extract(buckets))
+        state = encode_copy(copy)
         return self._send(InstallBuckets(state.tree), [np.frombuffer(leaf.content, np.uint8) for leaf in state.leaves])
 
     def barrier(self) -> Ticket:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import BadInput
-from pliant.ps.tables.rows import Floats
+from pliant.ps.tables.hashing import Floats
 from pliant.ps.tables.spec import Table
 from pliant.ps.tables.table_copy import Mask, TableCopy
 from pliant.ps.wire import decode_copy, encode_copy

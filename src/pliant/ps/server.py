@@ -1,8 +1,8 @@
 """A parameter server: it serves its buckets to workers, and keeps the backups of its buckets equal to them.
 
-Two locks guard the two sets of copies. A primary sends updates while it holds the lock of its primary copies. The other
-server needs only the lock of its backup copies to apply them, and never sends while it holds that one. So no two
-servers wait for each other.
+One lock keeps the order of updates: a primary applies and sends them while it holds it. Another lock guards the copies,
+and nothing is sent while it is held. A server needs only the second one to apply updates of another primary, so no two
+servers wait for each other, and a pull waits for no connection.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, BucketLayout
 from pliant.errors import BadInput
 from pliant.ps import wire as w
-from pliant.ps.copies import BucketRoles, ServerCopies
+from pliant.ps.copies import BucketRoles, enter_roles
 from pliant.ps.dialing import dial, request
 from pliant.ps.listener import TableListener
 from pliant.ps.routes import Ticket, UpdateRoute
 from pliant.ps.saving import LAST, TableSet, TableStorage
-from pliant.ps.tables.rows import Buckets, buckets_of
+from pliant.ps.tables.hashing import Buckets, buckets_of
 from pliant.ps.tables.spec import check_tables
-from pliant.ps.tables.table_copy import Mask, StaleUpdate, Update
+from pliant.ps.tables.table_copy import Mask, StaleUpdate, TableCopy, Update
 from pliant.train.peer.framing import DamagedFrame, PeerConnection, PeerLost
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COPIED_MAX = 32 << 20  # bytes that are copied at once, while pushes to these buckets wait
+PIECE_SIZE = 1 << 20  # bytes that are copied at once, while pushes wait; at least one bucket
+COMPACTED_ROWS = 4096  # moved at once, while pulls and pushes wait
+PAUSE_S = 0.001  # between two of these moves
 RETRY_S = 0.1
 
 Reply = tuple[w.Reply, list[w.Array]]
@@ -70,9 +72,9 @@ class ParameterServer:
     ) -> None:
         self.me = me
         self._on_copied, self._storage, self._tls = on_copied, storage, tls
-        self._copies = ServerCopies(me)
-        self._changed = threading.Condition(threading.Lock())  # guards the primary copies, routes and open buckets
-        self._backup_lock = threading.Lock()
+        self._copies = TableCopy()
+        self._changed = threading.Condition(threading.Lock())  # guards the order of updates, routes and open buckets
+        self._copies_lock = threading.Lock()  # taken after the one before, if both are needed
         self._number, self._key = 0, b""
         self._history = 0
         self._roles: BucketRoles | None = None
@@ -100,7 +102,7 @@ class ParameterServer:
                 self._interrupt_copies()
 
     def _interrupt_copies(self) -> None:
-        """Let a copy fail whose receiver does not answer: it waits under the lock that pulls and pushes need."""
+        """Let a copy fail whose receiver takes no bytes: it is sent under the lock that pushes need."""
         for route in list(self._routes.values()):
             route.interrupt()
 
@@ -124,7 +126,7 @@ class ParameterServer:
 
     def take_over(self, layout: BucketLayout, history: int) -> None:
         """Have the buckets of a newer layout after `close`, so that all servers save under the same one."""
-        with self._changed, self._backup_lock:
+        with self._changed, self._copies_lock:
             if self._roles is None or layout.number > self._roles.layout.number:
                 self._change_roles(BucketRoles(layout, self.me), history)
 
@@ -143,7 +145,8 @@ class ParameterServer:
             roles, history = self._roles, self._history
             if self._storage is None or roles is None or roles.layout.index(self.me) < 0:
                 return False
-            copy = self._copies.primary.extract(np.flatnonzero(roles.primary))
+            with self._copies_lock:
+                copy = self._copies.extract(np.flatnonzero(roles.primary))
         layout = roles.layout
         index, count = layout.index(self.me), len(layout.servers)
         self._storage.write(TableSet(history, layout.number, number), index, count, self.me, copy)
@@ -214,12 +217,12 @@ class ParameterServer:
         with self._changed:
             self._open[:] = False
             self._close_routes()
-            with self._backup_lock:
+            with self._copies_lock:
                 self._number = 0  # until all buckets are here, nothing is served
             self._changed.notify_all()
         self._listener.end_before(wanted.layout.number)
         roles = BucketRoles(wanted.layout, self.me)
-        with self._changed, self._backup_lock:
+        with self._changed, self._copies_lock:
             begun = self._change_roles(roles, wanted.history)
             self._key = wanted.key
             self._number = wanted.layout.number
@@ -237,17 +240,18 @@ class ParameterServer:
 
     def _change_roles(self, roles: BucketRoles, history: int) -> int:
         """Take over buckets; return how many of them are new here. The caller holds both locks."""
-        begun = self._copies.enter(roles, lambda missing: self._restore(history, missing))
+        begun = enter_roles(self._copies, roles, lambda missing: self._restore(history, missing))
         self._roles, self._history = roles, history
         return begun
 
     def _reopen(self, roles: BucketRoles) -> None:
         """Open the buckets whose other copies keep up, and close the others. The caller holds the lock."""
-        self._open = roles.open_buckets(self._reached(), reported=self._reported == self._number)
+        followed = {server: route.followed.mask for server, route in self._routes.items()}
+        self._open = roles.open_buckets(followed, reported=self._reported == self._number)
         self._changed.notify_all()
 
-    def _reached(self) -> dict[int, Mask]:
-        return {server: route.mask for server, route in self._routes.items()}
+    def _are_filled(self, roles: BucketRoles) -> bool:
+        return roles.are_filled({server: route.followed.arrived for server, route in self._routes.items()})
 
     def _restore(self, history: int, missing: Mask) -> list[dict[str, Any]]:
         return [] if self._storage is None else self._storage.restore(history, missing)
@@ -277,12 +281,24 @@ class ParameterServer:
                     failed = True
         if not failed and self._reported != self._number and self.me in wanted.layout.fillers():
             with self._changed:
-                if not roles.are_filled(self._reached()):
+                if not self._are_filled(roles):
                     return True  # a connection broke meanwhile
                 self._reported = self._number
                 self._reopen(roles)
             self._on_copied(self._number)
+        if not failed:
+            self._compact()
         return failed
+
+    def _compact(self) -> None:
+        """Give back the memory of buckets that are not here any more, a little at a time."""
+        while True:
+            with self._copies_lock:
+                if not self._copies.compact(COMPACTED_ROWS):
+                    return
+            with self._news:
+                if self._news.wait_for(self._has_work, PAUSE_S):
+                    return
 
     def _connect_backup(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
         """Make the other server's copies equal, and send it all updates from then on."""
@@ -294,19 +310,19 @@ class ParameterServer:
             connection.close()
             raise
         with self._changed:
-            primary = self._copies.primary
-            differing = buckets[primary.digests(buckets) != theirs]
+            with self._copies_lock:
+                equal = self._copies.digests(buckets) == theirs
             route = self._routes.get(server)
             if route is None:
                 route = self._new_route(server, connection)
             else:
                 connection.close()  # copies are being filled there: all updates keep one order
-            self._copy(route, differing)
-            route.mask[buckets] = True
+            route.followed.begin_equal(buckets[equal])
             self._reopen(roles)
+        self._copy(wanted, roles, route, buckets[~equal])
 
     def _fill(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
-        """Fill copies at the other server, some buckets at a time, and send it their updates from then on."""
+        """Fill copies at the other server, and send it their updates from then on."""
         buckets = roles.filled_at(server)
         with self._changed:
             route = self._routes.get(server)
@@ -314,14 +330,7 @@ class ParameterServer:
             connection = self._dial(wanted, server)
             with self._changed:
                 route = self._new_route(server, connection)
-        with self._changed:
-            size = max(self._copies.primary.nbytes(buckets) // COPIED_MAX, 1)
-        for group in np.array_split(buckets, size):
-            self._check(wanted.layout.number)()
-            with self._changed:
-                self._copy(route, group)
-                route.mask[group] = True
-                self._reopen(roles)
+        self._copy(wanted, roles, route, buckets)
 
     def _dial(self, wanted: _Wanted, server: int) -> PeerConnection:
         check = self._check(wanted.layout.number)
@@ -334,7 +343,7 @@ class ParameterServer:
         route = UpdateRoute(connection, lambda broken: self._route_broken(server, broken))
         self._routes[server] = route
         self._require_current()
-        if not route.send_tables(self._copies.primary).wait():
+        if not route.send_tables(self._copies).wait():
             raise PeerLost("it did not take the tables")
         return route
 
@@ -342,9 +351,20 @@ class ParameterServer:
         """Raise if the layout has changed, so that no route is used that `follow` could not interrupt."""
         self._check(self._number)()
 
-    def _copy(self, route: UpdateRoute, buckets: Buckets) -> None:
-        if len(buckets) and not route.send_copy(self._copies.primary, buckets).wait():
-            raise PeerLost("it did not take the copies")
+    def _copy(self, wanted: _Wanted, roles: BucketRoles, route: UpdateRoute, buckets: Buckets) -> None:
+        """Send copies in small pieces. Pushes go on while one is on its way, and follow it."""
+        with self._copies_lock:
+            pieces = self._copies.pieces(buckets, PIECE_SIZE)
+        for piece in pieces:
+            with self._changed:
+                self._check(wanted.layout.number)()
+                with self._copies_lock:
+                    copy = route.followed.copy(self._copies, piece)
+                ticket = route.send_copy(copy)
+                self._reopen(roles)
+            if not ticket.wait():
+                raise PeerLost("it did not take the copies")
+            route.followed.confirm(piece)
 
     def _route_broken(self, server: int, route: UpdateRoute) -> None:
         """Close the buckets of a route that broke until the other server has them again."""
@@ -408,33 +428,39 @@ class ParameterServer:
         with self._changed:
             if layout != self._number:
                 return self._moved()
-            self._copies.primary.define(head.tables, head.policy)
-            tickets = [route.send_tables(self._copies.primary) for route in self._routes.values()]
+            with self._copies_lock:
+                self._copies.define(head.tables, head.policy)
+            tickets = [route.send_tables(self._copies) for route in self._routes.values()]
         return self._when_kept(tickets)
 
     def _pull(self, layout: int, head: w.PullRows, bodies: list[bytearray]) -> Reply:
         (body,) = w.exactly(bodies, 1)
         ids = w.as_array(body, np.int64)
         w.require_ascending(ids)
-        with self._changed:
-            primary = self._copies.primary
-            rows = primary.rows(head.table)
+        with self._copies_lock:
+            rows, roles = self._copies.rows(head.table), self._roles
             if (size := 4 * len(ids) * rows.table.dim) + 8 * BUCKETS > w.BODY_MAX:
                 raise BadInput(f"Table {head.table}: {len(ids)} rows have {size} bytes. Pull fewer rows at a time.")
             buckets = np.unique(buckets_of(rows.table, ids))
-            if layout != self._number or not primary.held[buckets].all():
+            if layout != self._number or roles is None or not roles.primary[buckets].all():
                 return self._moved()
-            return w.Answered(), [rows.pull(ids), primary.version[buckets]]
+            return w.Answered(), [rows.pull(ids), self._copies.version[buckets]]
 
     def _push(self, layout: int, head: w.PushRows, bodies: list[bytearray]) -> Reply:
+        update = self._decode_update(head, bodies)
         with self._changed:
-            primary = self._copies.primary
-            update = w.decode_update(head, bodies, {table.name: table.dim for table in primary.tables})
             self._changed.wait_for(lambda: layout != self._number or self._open[update.buckets].all())
             if layout != self._number:
                 return self._moved()
-            tickets = self._send_on(update, primary.apply(update))
+            with self._copies_lock:
+                fresh = self._copies.apply(update)
+            tickets = self._send_on(update, fresh)
         return self._when_kept(tickets)
+
+    def _decode_update(self, head: w.PushRows, bodies: list[bytearray]) -> Update:
+        with self._copies_lock:
+            dims = {table.name: table.dim for table in self._copies.tables}
+        return w.decode_update(head, bodies, dims)
 
     def _send_on(self, update: Update, fresh: Mask) -> list[Ticket]:
         """Send an update to the other copies. A repeated update waits for what was sent before."""
@@ -442,10 +468,10 @@ class ParameterServer:
         covered[update.buckets] = True
         tickets = []
         for route in self._routes.values():
-            mine = fresh & route.mask
+            mine = fresh & route.followed.mask
             if mine.any():
-                tickets.append(route.send_update(update.within(self._copies.primary.table, mine)))
-            elif (covered & route.mask).any():
+                tickets.append(route.send_update(update.within(self._copies.table, mine)))
+            elif (covered & route.followed.mask).any():
                 tickets.append(route.barrier())
         return tickets
 
@@ -458,23 +484,40 @@ class ParameterServer:
 
     def _answer_primary(self, layout: int, head: ToBackup, bodies: list[bytearray]) -> Reply:
         """Answer another server, which is the primary of buckets."""
-        with self._backup_lock:
-            backup = self._copies.backup
+        if isinstance(head, w.InstallBuckets):
+            return self._install(layout, w.decode_copy(head.tree, bodies))
+        if isinstance(head, w.PushRows):
+            return self._apply(layout, self._decode_update(head, bodies))
+        with self._copies_lock:
             if layout != self._number:
                 return self._moved()
-            match head:
-                case w.CopyTables():
-                    check_tables(head.tables, head.policy)
-                    backup.define(head.tables, head.policy)
-                case w.CompareBuckets():
-                    (body,) = w.exactly(bodies, 1)
-                    return w.Answered(), [backup.digests(w.decode_buckets(body))]
-                case w.InstallBuckets():
-                    backup.install(w.decode_copy(head.tree, bodies))
-                case w.PushRows():
-                    dims = {table.name: table.dim for table in backup.tables}
-                    update = w.decode_update(head, bodies, dims)
-                    if not backup.held[update.buckets].all():
-                        raise DamagedFrame("an update came for a bucket that is not here")
-                    backup.apply(update)
-            return w.Answered(), []
+            if isinstance(head, w.CopyTables):
+                check_tables(head.tables, head.policy)
+                self._copies.define(head.tables, head.policy)
+                return w.Answered(), []
+            (body,) = w.exactly(bodies, 1)
+            return w.Answered(), [self._copies.digests(w.decode_buckets(body))]
+
+    def _install(self, layout: int, copy: dict[str, Any]) -> Reply:
+        with self._copies_lock:
+            if layout != self._number:
+                return self._moved()
+            self._require_kept(copy["buckets"])
+            self._copies.install(copy)
+        return w.Answered(), []
+
+    def _apply(self, layout: int, update: Update) -> Reply:
+        """Apply an update that the primary of its buckets has applied."""
+        with self._copies_lock:
+            if layout != self._number:
+                return self._moved()
+            self._require_kept(update.buckets)
+            if not self._copies.held[update.buckets].all():
+                raise DamagedFrame("an update came for a bucket that is not here")
+            self._copies.apply(update)
+        return w.Answered(), []
+
+    def _require_kept(self, buckets: Buckets) -> None:
+        """Raise DamagedFrame unless this server keeps the buckets for other ones."""
+        if self._roles is None or not self._roles.kept_for_others[buckets].all():
+            raise DamagedFrame("a copy came for a bucket that this server does not keep for another one")

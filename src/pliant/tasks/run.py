@@ -11,7 +11,7 @@ from pliant.core.data.sample_order import MASK_64
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, digest_key
 from pliant.errors import BadInput, PliantError
 from pliant.ps.access import ArrayLike, Gradients, TableAccess
-from pliant.ps.tables.rows import Floats
+from pliant.ps.tables.hashing import Floats
 from pliant.tasks.growth import LOOK_S, is_growing
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.source import ShardFeed

@@ -8,7 +8,7 @@ import pytest
 from pliant.errors import BadInput
 from pliant.ps import SGD, PushPolicy, Table
 from pliant.ps.access import LocalRows, TableAccess
-from pliant.ps.tables.rows import buckets_of
+from pliant.ps.tables.hashing import buckets_of
 from pliant.ps.tables.spec import table_terms
 
 TABLE = Table("t", 2, SGD(1.0), scale=0.0)

@@ -10,7 +10,8 @@ import torch
 
 from pliant.errors import BadInput
 from pliant.ps import SGD, Adagrad, Adam, Ftrl, Momentum, Table
-from pliant.ps.tables.rows import RowTable, initial_values
+from pliant.ps.tables.hashing import initial_values
+from pliant.ps.tables.rows import RowTable
 
 IDS = np.arange(5, dtype=np.int64)
 ONES = np.ones((5, 1), np.float32)

@@ -15,7 +15,7 @@ from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps import SGD, Adam, PushPolicy, Table
 from pliant.ps.server import ParameterServer
-from pliant.ps.tables.rows import buckets_of
+from pliant.ps.tables.hashing import buckets_of
 from pliant.ps.tables.table_copy import Part, Update
 from pliant.ps.wire import InstallBuckets
 from pliant.train.peer.framing import PeerLost
@@ -41,8 +41,8 @@ def require_sums(servers: RunningServers, *workers: CountingWorker) -> None:
         copies = layout.copies(bucket)
         if copies.primary is None or copies.backup is None:
             continue
-        one = servers.running[copies.primary]._copies.primary.extract(np.asarray([bucket]))
-        two = servers.running[copies.backup]._copies.backup.extract(np.asarray([bucket]))
+        one = servers.running[copies.primary]._copies.extract(np.asarray([bucket]))
+        two = servers.running[copies.backup]._copies.extract(np.asarray([bucket]))
         for ours, theirs in zip(_sorted(one["rows"]["t"]), _sorted(two["rows"]["t"]), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 

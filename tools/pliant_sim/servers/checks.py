@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, NONE, BucketLayout, ServerTable
-from pliant.ps.tables.rows import Floats, Ids, buckets_of
+from pliant.ps.tables.hashing import Floats, Ids, buckets_of
 from pliant.ps.tables.table_copy import Mask, TableCopy, Update
 from pliant_sim.servers.server import SimulatedServer
 
@@ -115,9 +115,9 @@ class ServerChecks:
         ids = np.arange(self.sim.ids)
         buckets = buckets_of(self.sim.table, ids)
         for server in (self.sim.servers[each.id] for each in layout.servers):
-            for copies, row in ((server.copies.primary, layout.primary), (server.copies.backup, layout.backup)):
+            for row in (layout.primary, layout.backup):
                 mine = ids[np.asarray(row)[buckets] == layout.index(server.id)]
-                self._require_sums(server.id, copies, mine, buckets[mine])
+                self._require_sums(server.id, server.copies, mine, buckets[mine])
 
     def _require_sums(self, name: MemberId, copies: TableCopy, ids: Ids, buckets: Ids) -> None:
         if not copies.held[buckets].all():
@@ -148,9 +148,7 @@ class ServerChecks:
 
 
 def _has(server: SimulatedServer, worker: str, buckets: Ids, sequence: int | Numbers) -> Mask:
-    """Return which of these buckets a server has, in either role, with this number of a worker."""
-    found: Mask = np.zeros(len(buckets), np.bool_)
-    for copies in (server.copies.primary, server.copies.backup):
-        last = copies._last.get(worker, np.zeros(BUCKETS, np.int64))[buckets]
-        found |= copies.held[buckets] & (last >= sequence)
+    """Return which of these buckets a server has with this number of a worker."""
+    last = server.copies._last.get(worker, np.zeros(BUCKETS, np.int64))[buckets]
+    found: Mask = server.copies.held[buckets] & (last >= sequence)
     return found

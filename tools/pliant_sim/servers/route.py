@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pliant.core.ps.model import BUCKETS
-from pliant.ps.tables.table_copy import Mask
+from pliant.ps.copies import FollowedBuckets
 from pliant_sim.servers.later import LaterValue
 
 if TYPE_CHECKING:
@@ -17,12 +14,10 @@ SILENCE_S = 1.5  # a stream to a process that is gone, or cut off, breaks after 
 
 
 class SimulatedRoute:
-    """`mask` selects the buckets whose updates go this way."""
-
     def __init__(self, source: SimulatedServer, target: SimulatedServer, layout: int, server: int) -> None:
         self._source, self.target, self._layout = source, target, layout
         self.server = server
-        self.mask: Mask = np.zeros(BUCKETS, np.bool_)
+        self.followed = FollowedBuckets()
         self.broken = False
         self._delivers = source.sim.chance.random() < 0.5  # messages that are on their way when it breaks
         self._sent: list[LaterValue] = []  # without an answer

@@ -12,8 +12,8 @@ import numpy as np
 from pliant.core.messages import Leave
 from pliant.core.ps.messages import ReportCopied
 from pliant.core.ps.model import BUCKETS, BucketLayout
-from pliant.ps.copies import BucketRoles, ServerCopies
-from pliant.ps.tables.rows import Buckets
+from pliant.ps.copies import BucketRoles, enter_roles
+from pliant.ps.tables.hashing import Buckets
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Mask, TableCopy, Update
 from pliant_sim.servers.later import LaterValue, Thread, all_of, start_thread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RETRY_S = 0.2
 REPEAT_S = 2.0
-GROUPS = 3  # a fill copies a third of its buckets at a time
+PIECES = 3  # of the copies that one server sends to another one
 
 Answer = Callable[[Any], None]
 Fill = Generator[LaterValue, Any, bool]
@@ -50,9 +50,8 @@ class SimulatedServer(SimulatedProcess):
 
     def __init__(self, sim: ServerSimulation, name: str, table: Table, policy: PushPolicy) -> None:
         super().__init__(sim, name)
-        self.copies = ServerCopies(self.id)
-        for copies in (self.copies.primary, self.copies.backup):
-            copies.define([table], policy)
+        self.copies = TableCopy()
+        self.copies.define([table], policy)
         self.number = 0  # of the layout that it serves
         self.layout: BucketLayout | None = None
         self.roles: BucketRoles | None = None
@@ -60,7 +59,6 @@ class SimulatedServer(SimulatedProcess):
         self.routes: dict[int, SimulatedRoute] = {}
         self._wanted: BucketLayout | None = None
         self._entering = False
-        self._locked = False  # the primary copies, while others are sent
         self._waiting: list[WaitingPush] = []
         self._unconnected: set[int] = set()
         self._unfilled: set[int] = set()
@@ -78,13 +76,13 @@ class SimulatedServer(SimulatedProcess):
     def _enter(self) -> None:
         layout = self._wanted
         assert layout is not None
-        self._entering = self._locked = False
+        self._entering = False
         self.number = 0  # so that what waits for a route of the layout before ends
         for route in self.routes.values():
             route.close()
         self.routes = {}
         roles = BucketRoles(layout, self.id)
-        self.copies.enter(roles, lambda missing: [])  # noqa: ARG005 - there is no checkpoint
+        enter_roles(self.copies, roles, lambda missing: [])  # noqa: ARG005 - there is no checkpoint
         self.layout, self.roles, self.number = layout, roles, layout.number
         self._unconnected, self._unfilled = set(roles.backups()), set(roles.receivers())
         self._reported = 0
@@ -105,7 +103,7 @@ class SimulatedServer(SimulatedProcess):
                     if done:
                         todo.discard(server)
                     failed = failed or not done
-            if not failed and fills and self._reported != self.number and roles.are_filled(self._reached()):
+            if not failed and fills and self._reported != self.number and roles.are_filled(self._arrived()):
                 self._reported = self.number
                 self._reopen(roles)
                 self._report(self.number)
@@ -114,13 +112,14 @@ class SimulatedServer(SimulatedProcess):
 
     def _reopen(self, roles: BucketRoles) -> None:
         """Open the buckets whose other copies keep up, close the others, and try pushes that wait."""
-        self.open = roles.open_buckets(self._reached(), reported=self._reported == self.number)
+        followed = {server: route.followed.mask for server, route in self.routes.items()}
+        self.open = roles.open_buckets(followed, reported=self._reported == self.number)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             self.push(each.layout, each.update, each.answer)
 
-    def _reached(self) -> dict[int, Mask]:
-        return {server: route.mask for server, route in self.routes.items()}
+    def _arrived(self) -> dict[int, Mask]:
+        return {server: route.followed.arrived for server, route in self.routes.items()}
 
     def _report(self, number: int) -> None:
         """Report filled copies, again and again, as long as no layout follows."""
@@ -132,43 +131,31 @@ class SimulatedServer(SimulatedProcess):
         """Make the other server's copies equal, and send it all updates from then on."""
         buckets = roles.sent_to(server)
         theirs = yield self.request(layout.servers[server].id, "compare", layout.number, buckets)
-        while self._locked and self.number == layout.number:
-            yield self.sleep(0.01)
         if theirs is None or self.number != layout.number:
             return False
-        differing = buckets[self.copies.primary.digests(buckets) != theirs]
+        equal = self.copies.digests(buckets) == theirs
         route = self.routes.get(server) or self._new_route(server)
-        if route.broken or not (yield from self._copy(layout, route, differing)):
-            return False
-        route.mask[buckets] = True
+        route.followed.begin_equal(buckets[equal])
         self._reopen(roles)
-        return not route.broken
+        return (yield from self._copy(layout, roles, route, buckets[~equal]))
 
     def _fill(self, layout: BucketLayout, roles: BucketRoles, server: int) -> Fill:
-        """Fill copies at the other server, some buckets at a time, and send it their updates from then on."""
+        """Fill copies at the other server, and send it their updates from then on."""
         buckets = roles.filled_at(server)
         route = self.routes.get(server) or self._new_route(server)
-        for group in np.array_split(buckets, GROUPS):
-            if route.broken or not (yield from self._copy(layout, route, group)):
-                return False
-            route.mask[group] = True
-            self._reopen(roles)
-        return not route.broken
+        return (yield from self._copy(layout, roles, route, buckets))
 
-    def _copy(self, layout: BucketLayout, route: SimulatedRoute, buckets: Buckets) -> Fill:
-        """Send copies while no push is applied; False if they did not arrive."""
-        while self._locked and self.number == layout.number:
-            yield self.sleep(0.01)
-        if self.number != layout.number:
-            return False
-        if not len(buckets):
-            return True
-        self._locked = True
-        kept = yield route.send("install", self.copies.primary.extract(buckets))
-        if self.number != layout.number:
-            return False
-        self._locked = False
-        return bool(kept)
+    def _copy(self, layout: BucketLayout, roles: BucketRoles, route: SimulatedRoute, buckets: Buckets) -> Fill:
+        """Send copies in pieces, while pushes go on; False if they did not arrive."""
+        for piece in np.array_split(buckets, PIECES) if len(buckets) else ():
+            if route.broken or self.number != layout.number:
+                return False
+            ticket = route.send("install", route.followed.copy(self.copies, piece))
+            self._reopen(roles)
+            if not (yield ticket):
+                return False
+            route.followed.confirm(piece)
+        return not route.broken
 
     def _new_route(self, server: int) -> SimulatedRoute:
         assert self.layout is not None
@@ -193,22 +180,22 @@ class SimulatedServer(SimulatedProcess):
         request = WaitingPush(layout, update, answer)
         if layout != self.number:
             answer(PushAnswer.AGAIN)
-        elif self._locked or not self.open[update.buckets].all():
+        elif not self.open[update.buckets].all():
             self._waiting.append(request)
         else:
             self._apply(request)
 
     def _apply(self, request: WaitingPush) -> None:
-        update, table_of = request.update, self.copies.primary.table
-        fresh = self.copies.primary.apply(update)
+        update, table_of = request.update, self.copies.table
+        fresh = self.copies.apply(update)
         covered: Mask = np.zeros(BUCKETS, np.bool_)
         covered[update.buckets] = True
         tickets = []
         for route in self.routes.values():
-            mine = fresh & route.mask
+            mine = fresh & route.followed.mask
             if mine.any():
                 tickets.append(route.send("update", update.within(table_of, mine)))
-            elif (covered & route.mask).any():
+            elif (covered & route.followed.mask).any():
                 tickets.append(route.barrier())
 
         def kept(answers: list[bool]) -> None:
@@ -219,26 +206,24 @@ class SimulatedServer(SimulatedProcess):
         all_of(tickets).then(kept)
 
     def pull(self, layout: int, ids: Buckets, buckets: Buckets, answer: Answer) -> None:
-        primary = self.copies.primary
-        moved = layout != self.number or not primary.held[buckets].all()
-        answer(None if moved else primary.rows(self.sim.table.name).pull(ids))
+        moved = layout != self.number or self.roles is None or not self.roles.primary[buckets].all()
+        answer(None if moved else self.copies.rows(self.sim.table.name).pull(ids))
 
     # ------------------------------------------------------------------------------------------ other servers
 
     def compare(self, layout: int, buckets: Buckets, answer: Answer) -> None:
-        answer(self.copies.backup.digests(buckets) if layout == self.number else None)
+        answer(self.copies.digests(buckets) if layout == self.number else None)
 
     def take(self, layout: int, kind: str, content: Any) -> bool:
         """Carry out a message of a primary; False if it is refused, which ends the connection."""
-        backup: TableCopy = self.copies.backup
         if layout != self.number:
             return False
         if kind == "install":
-            backup.install(content)
+            self.copies.install(content)
             return True
-        if not backup.held[content.buckets].all():
+        if not self.copies.held[content.buckets].all():
             return False
-        backup.apply(content)
+        self.copies.apply(content)
         return True
 
     # --------------------------------------------------------------------------------------------- the process

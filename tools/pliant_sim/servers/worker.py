@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pliant.core.ps.model import BUCKETS, BucketLayout
-from pliant.ps.tables.rows import Ids, buckets_of
+from pliant.ps.tables.hashing import Ids, buckets_of
 from pliant.ps.tables.table_copy import UNKNOWN, Mask, Part, Update
 from pliant_sim.servers.later import Thread, all_of, start_thread
 from pliant_sim.servers.process import SimulatedProcess

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
-from pliant.ps.tables.rows import Buckets, Floats, Ids, RowTable, buckets_of, mix
+from pliant.ps.tables.hashing import Buckets, Floats, Ids, buckets_of, mix
+from pliant.ps.tables.rows import RowTable
 from pliant.ps.tables.spec import TABLES_MAX, PushPolicy, Table
 
 WORKERS_KEPT = 4096  # whose last numbers are kept, the most recent ones
@@ -181,17 +182,16 @@ class TableCopy:
         """Add gradients to those that wait. Buckets that have enough of them apply their mean."""
         for part in parts:
             sums = self._sums.setdefault(part.table, RowTable(_sums_of(self.rows(part.table).table)))
-            rows = sums.create_missing(part.ids, np.zeros_like(part.values))
-            sums.data[rows] += part.values
+            sums.add(part.ids, part.values)
         self._waiting[fresh] += 1
         due = self._waiting >= self.policy.grads_to_wait
         if not due.any():
             return
+        buckets = np.flatnonzero(due)
         for name, sums in self._sums.items():
-            rows = sums.rows_of(due)
-            mean = sums.data[rows] / np.float32(self.policy.grads_to_wait)
-            self._train([Part(name, sums.ids[rows], mean)], None)
-            sums.remove(rows)
+            ids, total = sums.extract(buckets)
+            self._train([Part(name, ids, total / np.float32(self.policy.grads_to_wait))], None)
+            sums.remove(buckets)
         self._waiting[due] = 0
         self.version[due] += 1
 
@@ -207,14 +207,16 @@ class TableCopy:
         found += np.where(self.held[buckets], np.uint64(1), np.uint64(0))
         return found
 
-    def nbytes(self, buckets: Buckets) -> int:
-        """Return about how many bytes `extract` returns."""
-        wanted = _mask(buckets)
-        return sum(len(rows.rows_of(wanted)) * (8 + 4 * rows.table.width) for rows in self._tables.values())
+    def pieces(self, buckets: Buckets, size: int) -> list[Buckets]:
+        """Return the buckets in groups whose copies have about `size` bytes each, or one bucket."""
+        if not len(buckets):
+            return []
+        nbytes = sum((rows.sizes()[buckets] * (8 + 4 * rows.table.width) for rows in self._all_rows()), start=0)
+        before = np.cumsum(nbytes + np.zeros(len(buckets), np.int64)) - nbytes
+        return np.split(buckets, np.flatnonzero(np.diff(before // size)) + 1)
 
     def extract(self, buckets: Buckets) -> dict[str, Any]:
         """Return a copy of buckets as plain values and arrays, for another server or a checkpoint."""
-        wanted = _mask(buckets)
         return {
             "buckets": buckets.copy(),
             "tables": [msgspec.to_builtins(table) for table in self.tables],
@@ -225,8 +227,8 @@ class TableCopy:
             "last": np.stack([last[buckets] for last in self._last.values()])
             if self._last
             else np.zeros((0, len(buckets)), np.int64),
-            "rows": {name: _extract(rows, wanted) for name, rows in self._tables.items()},
-            "sums": {name: _extract(rows, wanted) for name, rows in self._sums.items()},
+            "rows": {name: rows.extract(buckets) for name, rows in self._tables.items()},
+            "sums": {name: rows.extract(buckets) for name, rows in self._sums.items()},
         }
 
     def install(self, copy: dict[str, Any], only: Mask | None = None) -> None:
@@ -248,11 +250,11 @@ class TableCopy:
 
     def drop(self, buckets: Buckets) -> None:
         """Forget buckets and their rows."""
-        wanted = _mask(buckets)
-        if not (wanted & self.held).any():
+        buckets = buckets[self.held[buckets]]
+        if not len(buckets):
             return
-        for rows in (*self._tables.values(), *self._sums.values()):
-            rows.remove(rows.rows_of(wanted))
+        for rows in self._all_rows():
+            rows.remove(buckets)
         self.held[buckets] = False
         self.version[buckets] = self._waiting[buckets] = 0
         for last in self._last.values():
@@ -262,6 +264,13 @@ class TableCopy:
     def keep_only(self, wanted: Mask) -> None:
         """Forget all buckets other than those that the mask selects."""
         self.drop(np.flatnonzero(self.held & ~wanted))
+
+    def compact(self, limit: int) -> bool:
+        """Give back memory of rows that were dropped, up to `limit` rows at a time; False if nothing is left to do."""
+        return any(rows.compact(limit) for rows in self._all_rows())
+
+    def _all_rows(self) -> list[RowTable]:
+        return [*self._tables.values(), *self._sums.values()]
 
 
 def _mask(buckets: Buckets) -> Mask:
@@ -275,11 +284,6 @@ def _sums_of(table: Table) -> Table:
     from pliant.ps.tables.optimizers import SGD
 
     return Table(table.name, table.dim, SGD(1.0), 0.0)
-
-
-def _extract(rows: RowTable, wanted: Mask) -> tuple[Ids, Floats]:
-    found = rows.rows_of(wanted)
-    return rows.ids[found], rows.data[found]
 
 
 def _install(rows: RowTable, found: tuple[Ids, Floats], wanted: Mask) -> None:
