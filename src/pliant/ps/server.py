@@ -139,11 +139,16 @@ class ParameterServer:
         wanted = TableSet(history, roles.layout.number, number)
         return any(found == wanted for found, _ in self._storage.sets(history))
 
-    def save(self, number: int = LAST) -> bool:
-        """Write this server's part of a checkpoint; False if there is no storage, or it holds nothing."""
+    def save(self, number: int = LAST, layout_asked: int | None = None) -> bool:
+        """Write this server's part of a checkpoint.
+
+        False if there is no storage, it holds nothing, or the layout is another one than asked for.
+        """
         with self._changed:
             roles, history = self._roles, self._history
             if self._storage is None or roles is None or roles.layout.index(self.me) < 0:
+                return False
+            if layout_asked not in (None, roles.layout.number):
                 return False
             with self._copies_lock:
                 copy = self._copies.extract(np.flatnonzero(roles.primary))
@@ -159,7 +164,8 @@ class ParameterServer:
         if roles is None or self._storage is None:
             return
         layout = roles.layout
-        self.save(number)
+        if not self.save(number, layout.number):
+            raise PeerLost(f"layout {layout.number} ended")
         try:
             for at, server in enumerate(layout.servers):
                 if server.id != self.me:
@@ -413,7 +419,8 @@ class ParameterServer:
                 if not 0 <= head.number <= LAST:
                     raise DamagedFrame(f"a checkpoint cannot have the number {head.number}")
                 try:
-                    self.save(head.number)
+                    if not self.save(head.number, layout):
+                        return self._moved()
                 except OSError as error:
                     return w.NotAnswered(f"the checkpoint could not be written: {error}"), []
                 return w.Answered(), []

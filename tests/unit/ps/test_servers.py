@@ -14,6 +14,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps import SGD, Adam, PushPolicy, Table
+from pliant.ps import wire as w
 from pliant.ps.server import ParameterServer
 from pliant.ps.tables.hashing import buckets_of
 from pliant.ps.tables.table_copy import Part, Update
@@ -149,6 +150,21 @@ def test_a_checkpoint_ends_without_harm_when_the_layout_changes_while_it_is_writ
     assert len(storage.sets(1)) == 1
     worker.push(3)
     require_sums(servers, worker)
+
+
+@pytest.mark.timeout(120)
+def test_a_server_saves_nothing_for_the_leader_of_an_older_layout(servers: RunningServers) -> None:
+    """Its part would stay in the storage, and enter a set that the next leader writes with the same number."""
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    other, layout = servers.running[servers.fleet.layout.ids[1]], servers.fleet.layout.number
+    wait_for(lambda: other._number == layout, "the newest layout to be entered")
+    assert other._storage is not None
+    reply, _ = other._answer(layout - 1, w.SaveTables(1), [])
+    assert (reply, other._storage._storage.checkpoint_names()) == (w.NotAnswered("the layout changed", again=True), [])
+    assert other._answer(layout, w.SaveTables(1), [])[0] == w.Answered()
+    assert len(other._storage._storage.checkpoint_names()) == 1
 
 
 @pytest.mark.timeout(120)
