@@ -32,6 +32,30 @@ TASKS = (
         ),
     ),
     Planted(
+        "offsets that are two records",
+        "task queue: exactly once",
+        "A partition of a queue begins with the oldest record that it keeps whenever its newest ones become records.",
+        (
+            Edit(
+                "core/tasks/partitions.py",
+                "start=stops.get(each.partition, each.start)) for each in seen]\n",
+                "start=each.start) for each in seen]\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a shard without the offsets of its records",
+        "task queue: exactly once",
+        "A shard that was returned is given out with the offsets of all its records, not of those that are left.",
+        (
+            Edit(
+                "core/tasks/model.py",
+                "        return self.offsets.between(start, self.terms.range_of(kind, number).stop)\n",
+                "        return self.offsets.between(*self.terms.range_of(kind, number)[1:])\n",
+            ),
+        ),
+    ),
+    Planted(
         "no deadline of shards",
         "task queue: liveness",
         "A shard without progress stays with its member.",

@@ -25,7 +25,7 @@ from pliant.ps.tables.spec import PushPolicy, Table, check_tables, table_terms
 from pliant.tasks.growth import GrowthWatch, is_growing
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.link import ShardLink
-from pliant.tasks.run import MapStyle, TaskRun, check_data
+from pliant.tasks.run import MapStyle, TaskData, TaskRun, check_data
 from pliant.tasks.source import LocalQueue, ShardFeed
 from pliant.train.coordinator_link import JobAlreadyEnded
 from pliant.train.process import SigtermListener, log_to_stderr, process_age_s
@@ -83,7 +83,7 @@ class TaskJob:
 
     def train(
         self,
-        data: MapStyle,
+        data: TaskData,
         *,
         batch_size: int,
         records_per_shard: int,
@@ -120,14 +120,14 @@ class TaskJob:
             deadline_s=float(deadline_s),
             extra=(*table_terms(tables, pushes), *_pairs(extra)),
         )
-        sources = (
+        sources: dict[ShardKind, TaskData] = (
             {ShardKind.TRAIN: data} if evaluation is None else {ShardKind.TRAIN: data, ShardKind.EVALUATE: evaluation}
         )
         return self._start(terms, sources, batch_size, collate, tables, pushes)
 
     def predict(
         self,
-        data: MapStyle,
+        data: TaskData,
         *,
         batch_size: int,
         records_per_shard: int,
@@ -178,7 +178,7 @@ class TaskJob:
     def _start(
         self,
         terms: TaskTerms,
-        data: dict[ShardKind, MapStyle],
+        data: dict[ShardKind, TaskData],
         batch_size: int,
         collate: Callable[[list[Any]], Any] | None,
         tables: Sequence[Table],

@@ -20,6 +20,7 @@ from pliant.core.model.view import View
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.member import MemberCommand, TaskMember
 from pliant.core.tasks.model import HeldShard
+from pliant.core.tasks.partitions import OffsetRange
 from pliant.credentials import TlsFiles, Token
 from pliant.errors import PliantError, Refused, Unreachable
 from pliant.ps.client import LayoutNews
@@ -92,9 +93,9 @@ class ShardLink:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._state.has_reports or self._sending), GOODBYE_S)
 
-    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+    def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
         with self._changed:
-            self._state.grow(records, complete=complete, error=error)
+            self._state.grow(records, complete=complete, error=error, partitions=partitions)
             self._changed.notify_all()
 
     def check(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pliant.core.data.sample_order import MASK_64
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, digest_key
+from pliant.core.tasks.partitions import OffsetRange, cut
 from pliant.errors import BadInput, PliantError
 from pliant.ps.access import ArrayLike, Gradients, TableAccess
 from pliant.ps.tables.hashing import Floats
-from pliant.tasks.growth import LOOK_S, is_growing
+from pliant.tasks.growth import LOOK_S, PartitionedData, is_growing, is_partitioned
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.source import ShardFeed
 from pliant.train.data.order import digest_range
@@ -26,19 +27,22 @@ class MapStyle(Protocol):
     def __getitem__(self, number: int) -> Any: ...
 
 
+TaskData = MapStyle | PartitionedData
+
+
 class TaskRun:
     """Iterate over it to get batches. A batch counts as processed when the next one is asked for.
 
     `kind` is that of the current batch: `train`, `evaluate` or `predict`. `numbers` are the numbers of its records in
-    the data, `epoch` is its epoch, or the number of the evaluation. `complete` is True once all shards of the job are
-    done.
+    the data, `epoch` is its epoch, or the number of the evaluation. `offsets` are those of its records in a queue with
+    partitions. `complete` is True once all shards of the job are done.
     """
 
     def __init__(
         self,
         source: ShardFeed,
         terms: TaskTerms,
-        data: dict[ShardKind, MapStyle],
+        data: dict[ShardKind, TaskData],
         batch_size: int,
         collate: Callable[[list[Any]], Any] | None,
         tables: TableAccess | None = None,
@@ -49,6 +53,7 @@ class TaskRun:
         self.kind = terms.kind
         self.epoch = 0
         self.numbers = range(0)
+        self.offsets: tuple[OffsetRange, ...] = ()
         self.complete = False
         self._shard: HeldShard | None = None  # the current one
         self._upto = self._digest = 0  # of the current shard: processed records, and the digest of all that were read
@@ -105,13 +110,15 @@ class TaskRun:
         found = self._terms.range_of(shard.kind, shard.number)
         self.kind, self.epoch = shard.kind, found.epoch
         stop = self._stop_of(shard, found.stop)
-        key, records = digest_key(shard.kind, found.epoch), _read(self._data[shard.kind], shard.start, stop)
+        key, records = digest_key(shard.kind, found.epoch), _read(self._data[shard.kind], shard, stop)
         while self._upto < stop:
             batch = list(islice(records, self._batch_size))
             if not batch:
                 why = f"the data ended at record {self._upto}, and the queue was opened with {stop} or more"
                 raise PliantError(f"{why}: its length changed. Restore the data, or start the job under another name.")
             self.numbers = range(self._upto, self._upto + len(batch))
+            read_before = self._upto - shard.start
+            self.offsets = tuple(cut(shard.offsets, read_before, read_before + len(batch)))
             read = digest_range(key, self.numbers.start, self.numbers.stop)
             yield batch if self._collate is None else self._collate(batch)
             self._upto, self._digest = self.numbers.stop, (self._digest + read) & MASK_64
@@ -129,6 +136,8 @@ class TaskRun:
         Where the shard was returned meanwhile, it ends where it begins.
         """
         data = self._data[shard.kind]
+        if shard.offsets:
+            return shard.start + sum(map(len, shard.offsets))
         if shard.kind is ShardKind.EVALUATE or not is_growing(data):
             return stop
         pause = threading.Event()
@@ -144,8 +153,16 @@ class TaskRun:
             self._source.fail(self._shard, self._upto, self._digest, error)
 
 
-def _read(data: MapStyle, start: int, stop: int) -> Iterator[Any]:
-    """Read a range in sequence, in the quickest way that the data has."""
+def _read(data: TaskData, shard: HeldShard, stop: int) -> Iterator[Any]:
+    """Read the records of a shard in sequence, in the quickest way that the data has."""
+    if is_partitioned(data):
+        return data.read_offsets(shard.offsets)
+    if shard.offsets:
+        raise BadInput("the data of this job is a queue with partitions. Pass the same queue to every worker.")
+    return _read_numbers(cast("MapStyle", data), shard.start, stop)
+
+
+def _read_numbers(data: MapStyle, start: int, stop: int) -> Iterator[Any]:
     if callable(read := getattr(data, "read", None)):
         return iter(read(start, stop))
     return (data[number] for number in range(start, stop))

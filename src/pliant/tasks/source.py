@@ -16,6 +16,7 @@ from pliant.core.model.job import Job, JobSpec, JobState, Mode
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.model import HeldShard, TaskTerms
+from pliant.core.tasks.partitions import OffsetRange
 from pliant.errors import PliantError
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class ShardFeed(Protocol):
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
         """Report that user code raised, and wait until the report is delivered, if that is soon possible."""
 
-    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
-        """Report how many records of growing data this worker sees. Called in any thread."""
+    def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
+        """Report how many records of growing data, or which offsets of a queue, this worker sees. For any thread."""
 
     def must_stop(self, shard: HeldShard) -> bool:
         """Return whether to stop this shard before its end: it was returned, or this member must leave."""
@@ -83,9 +84,9 @@ class LocalQueue:
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
         self._send(t.FailShard(shard.member, shard.attempt, upto, digest, error))
 
-    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
+    def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
         with self._grown:
-            self._send(t.GrowData(self._member, records, complete, error))
+            self._send(t.GrowData(self._member, records, complete, error, partitions))
             self._grown.notify_all()
 
     def must_stop(self, shard: HeldShard) -> bool:  # noqa: ARG002 - no other member can take it

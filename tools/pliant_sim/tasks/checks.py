@@ -43,6 +43,8 @@ class TaskChecks(StoreChecks):
         self.effects: Counter[Record] = Counter()  # how often user code processed a record
         self.members_max = 0
         self.evaluated: list[tuple[int, int]] = []  # number and records of each evaluation that is done
+        self.offsets: dict[int, tuple[str, int]] = {}  # of a queue with partitions, by the numbers of records
+        self.numbers: dict[tuple[str, int], int] = {}
         self.well_since = 0.0  # since when coordinators, store and network are well
 
     # ------------------------------------------------------------------------------------------- the events
@@ -78,6 +80,8 @@ class TaskChecks(StoreChecks):
     def _fresh(self) -> None:
         self.books = None
         self.effects.clear()
+        self.offsets.clear()
+        self.numbers.clear()
         self.evaluated.clear()
 
     def _task_event(self, event: t.TaskEvent, before: Job, now: float) -> None:
@@ -134,6 +138,8 @@ class TaskChecks(StoreChecks):
             stop = (shard.number + 1) * state.terms.records_per_shard
             if stop > len(grown):
                 self.complain(f"{name} ends at {stop}, and the data has {len(grown)} records so far")
+        if shard.offsets:
+            self._offsets(shard)
         mine = {each for each in books.waiting if shard.member not in books.raised_on.get(each, ())}
         if shard.kind is not ShardKind.EVALUATE:
             unbegun = state.evaluations * state.terms.shards_per_evaluation - self._begun(books, ShardKind.EVALUATE)
@@ -141,6 +147,13 @@ class TaskChecks(StoreChecks):
                 self.complain(f"{name} is given out before the shards of an evaluation")
         if key not in books.next_start and any(kind is shard.kind for kind, _ in mine):
             self.complain(f"{name} is new, and given out before those that were returned")
+
+    def _offsets(self, shard: HeldShard) -> None:
+        """Check that an offset of a queue is always the same record, and that no other offset is."""
+        offsets = [(each.partition, offset) for each in shard.offsets for offset in range(each.start, each.stop)]
+        for number, offset in enumerate(offsets, shard.start):
+            if (self.offsets.setdefault(number, offset), self.numbers.setdefault(offset, number)) != (offset, number):
+                self.complain(f"record {number} is {offset}, and was {self.offsets[number]}")
 
     def _begun(self, books: Books, kind: ShardKind) -> int:
         """Return the number of shards of a kind that were ever given out."""
@@ -171,6 +184,8 @@ class TaskChecks(StoreChecks):
             return
         if books.terms.growing and not self.sim.grown.marked:
             self.complain("the job finished, and its data may still grow")
+        if self.sim.setting.partitions and len(self.offsets) != self.sim.grown.records:
+            self.complain(f"the job finished with {len(self.offsets)} of {self.sim.grown.records} offsets")
         if missing := books.missing():
             self.complain(f"the job finished without {len(missing)} records, {missing[:3]} for instance")
         if books.held or books.waiting:

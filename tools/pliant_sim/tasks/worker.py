@@ -14,6 +14,7 @@ from pliant.core.model.view import View
 from pliant.core.tasks.member import TaskMember
 from pliant.core.tasks.messages import JoinTasks, Sums, TakeShards
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms
+from pliant.core.tasks.partitions import OffsetRange
 from pliant.tasks.growth import LOOK_S
 from pliant.tasks.link import GOODBYE_S, PATIENCE_S
 from pliant.tasks.run import TaskRun
@@ -205,8 +206,8 @@ class TaskWorker:
         self.state.fail(shard, upto, digest, error)
         self._send()
 
-    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
-        self.state.grow(records, complete=complete, error=error)
+    def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
+        self.state.grow(records, complete=complete, error=error, partitions=partitions)
         self._send()
 
     def must_stop(self, shard: HeldShard) -> bool:
@@ -227,10 +228,10 @@ class TaskWorker:
         """Look for new records, as the thread beside the training does."""
         if self.up:
             self.sim.after(LOOK_S, self._look)
-            found = (len(self.sim.grown), self.sim.grown.marked)
-            if self.joined and not self.paused and found != self._seen:
+            found, (records, partitions) = (len(self.sim.grown), self.sim.grown.marked), self.sim.grown.seen()
+            if self.joined and not self.paused and (found != self._seen or partitions):
                 self._seen = found
-                self.grow(found[0], complete=found[1])
+                self.grow(records, complete=found[1], partitions=partitions)
 
     # ------------------------------------------------------------------------------------ the sending thread
 

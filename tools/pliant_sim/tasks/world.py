@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -10,6 +11,7 @@ from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.tasks.model import ShardKind, TaskTerms
+from pliant.core.tasks.partitions import OffsetRange
 from pliant_sim.processes.agent import SimulatedAgent
 from pliant_sim.processes.coordinator import Ask, Back, Given, MemberWatch
 from pliant_sim.simulation import Setting, Simulation
@@ -34,6 +36,7 @@ class TaskSetting(Setting):
     poison: int | None = None  # user code raises on this record, on every member
     growth_s: tuple[float, ...] = ()  # when records are added, a part of `records` each time; the mark follows the last
     records: int = 0  # that growing data will have
+    partitions: int = 0  # of a queue that has them; 0: the data is a folder
     next_epochs: int | None = None  # the job is cancelled, and created again with so many epochs, or as few as it can
 
 
@@ -72,6 +75,7 @@ def setting_for(seed: int) -> TaskSetting:
                 terms=terms,
                 growth_s=tuple(times),
                 records=chance.choice([0, 20, 633, 640, 1201, 1201, 1500, 1500]),
+                partitions=chance.choice([0, 1, 3]),
             )
         case 9 if seed // 10 % 2:
             return replace(setting, terms=TaskTerms(0, 20, evaluation_records=1203, deadline_s=8.0))
@@ -87,6 +91,10 @@ class SimulatedGrowth:
     def __init__(self) -> None:
         self.records, self.marked = 0, False
 
+    def seen(self) -> tuple[int, tuple[OffsetRange, ...]]:
+        """Return what a worker sees and reports: the number of records."""
+        return self.records, ()
+
     def grow(self) -> None:
         """Look again: nothing is cached."""
 
@@ -99,6 +107,29 @@ class SimulatedGrowth:
         return number
 
 
+class SimulatedQueue(SimulatedGrowth):
+    """A queue with partitions, which get records at different rates. Its records are (partition, offset)."""
+
+    def __init__(self, partitions: int, chance: Random) -> None:
+        super().__init__()
+        self._chance = chance
+        self.partitions = tuple(OffsetRange(f"p{at}", 7 * at, 7 * at) for at in range(partitions))
+
+    def seen(self) -> tuple[int, tuple[OffsetRange, ...]]:
+        """Return what a worker sees and reports: the offsets of each partition, with all records that were added."""
+        while (new := self.records - sum(map(len, self.partitions))) > 0:
+            at, count = self._chance.randrange(len(self.partitions)), self._chance.randint(1, new)
+            grown = list(self.partitions)
+            grown[at] = replace(grown[at], stop=grown[at].stop + count)
+            self.partitions = tuple(grown)
+        return 0, self.partitions
+
+    def read_offsets(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[str, int]]:
+        for each in ranges:
+            for offset in range(each.start, each.stop):
+                yield each.partition, offset
+
+
 class TaskSimulation(Simulation):
     """One schedule of a task queue."""
 
@@ -109,6 +140,8 @@ class TaskSimulation(Simulation):
         self.terms = setting.terms  # of the workers that start from now on
         self.workers: dict[MemberId, TaskWorker] = {}
         self.grown = SimulatedGrowth()
+        if setting.partitions:
+            self.grown = SimulatedQueue(setting.partitions, Random(f"partitions {setting.seed}"))
         for at, when_s in enumerate(setting.growth_s, 1):
             self.after(when_s, self._add_records, at)
         self.attempt_due = False  # a user is about to create the job again

@@ -16,6 +16,7 @@ from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, range_digest
+from pliant.core.tasks.partitions import KnownOffsets, OffsetRange
 
 WRONG_MAX = 20  # findings that are named
 
@@ -32,6 +33,7 @@ class TaskAudit:
     returned: int = 0  # attempts that did not complete their shard
     repeated_max: int = 0  # records that may have been processed more than once
     wrong: list[str] = field(default_factory=list)
+    offsets: KnownOffsets | None = None  # of records from a queue with partitions
     _open: dict[int, HeldShard] = field(default_factory=dict)  # by attempt
     _read: dict[int, tuple[int, int]] = field(default_factory=dict)  # by attempt: the last position, and the digest
     _left_at: dict[tuple[ShardKind, int], int] = field(default_factory=dict)  # where the next attempt must begin
@@ -96,7 +98,21 @@ class TaskAudit:
         assert self.terms is not None  # a member joined before
         if event.records < self.terms.records or self.terms.complete:
             self._note(f"the data grew from {self.terms.records} to {event.records} records")
+        if event.added:
+            self._add_offsets(event)
         self.terms = replace(self.terms, records=event.records, complete=event.complete)
+
+    def _add_offsets(self, event: t.DataGrown) -> None:
+        """Check that each partition goes on where it ended, so that no offset is two records, and none is left out."""
+        assert self.terms is not None  # as above
+        known = self.offsets or KnownOffsets()
+        stops = known.stops()
+        for each in event.added:
+            if each.start != stops.get(each.partition, each.start):
+                self._note(f"{each} became records, and {each.partition} had ended at {stops[each.partition]}")
+        if sum(map(len, event.added)) != event.records - self.terms.records:
+            self._note(f"the data grew to {event.records} records, by another number of offsets")
+        self.offsets = known.after(event.added)
 
     def _give(self, shard: HeldShard) -> None:
         assert self.terms is not None  # a member joined before
@@ -111,8 +127,15 @@ class TaskAudit:
             self._note(f"{shard.kind.value} shard {shard.number} was given out, and its records were not there")
         if shard.start != self._left_at.get(key, found.start):
             self._note(f"{shard.kind.value} shard {shard.number} was continued at {shard.start}, not where it was left")
+        if self.offsets is not None and shard.kind is not ShardKind.EVALUATE:
+            self._check_offsets(shard, self.offsets.between(shard.start, found.stop))
         self._open[shard.attempt] = shard
         self._read[shard.attempt] = (shard.start, 0)
+
+    def _check_offsets(self, shard: HeldShard, right: tuple[OffsetRange, ...]) -> None:
+        if shard.offsets != right:
+            given, wanted = (", ".join(map(str, each)) for each in (shard.offsets, right))
+            self._note(f"attempt {shard.attempt} was given {given}, and its records are {wanted}")
 
     def _advance(self, attempt: int, upto: int, digest: int) -> None:
         if attempt not in self._open:

@@ -18,6 +18,7 @@ from pliant.core.tasks import messages as t
 from pliant.core.tasks.describe import describe_shard, term_values
 from pliant.core.tasks.evolve import evolve_tasks
 from pliant.core.tasks.model import HeldShard, RaisedOn, ReturnedShard, ShardKind, TaskState, TaskTerms
+from pliant.core.tasks.partitions import AHEAD_SHARDS, KnownOffsets, bad_ranges
 
 HELD_MAX = 8  # shards of one member
 LOSSES_MAX = 8  # members in a row that were lost with one shard, without progress
@@ -65,7 +66,8 @@ def next_of_tasks(job: Job, state: TaskState, now: float) -> tuple[Event, ...]:
         return (StateChanged(now, job.ends_as or JobState.CANCELLED, job.why),)
     for shard in state.returned:
         if shard.losses >= LOSSES_MAX:
-            what = describe_shard(state.terms, shard.kind, shard.number, shard.upto)
+            offsets = state.offsets_of(shard.kind, shard.number, shard.upto)
+            what = describe_shard(state.terms, shard.kind, shard.number, shard.upto, offsets)
             why = f"{shard.losses} workers in a row were lost while they processed {what}, without any progress"
             return (StateChanged(now, JobState.FAILED, f"{why}; look at the end of their logs"),)
     if surplus := _surplus(job):
@@ -192,7 +194,15 @@ def _take(job: Job, state: TaskState, command: t.TakeShards, now: float) -> Deci
         return ()
     shards = tuple(
         HeldShard(
-            each.kind, each.number, state.attempts + at, command.member, each.upto, each.upto, each.losses, each.raised
+            each.kind,
+            each.number,
+            state.attempts + at,
+            command.member,
+            each.upto,
+            each.upto,
+            each.losses,
+            each.raised,
+            state.offsets_of(each.kind, each.number, each.upto),
         )
         for at, each in enumerate(chosen, 1)
     )
@@ -286,6 +296,8 @@ def _grow(state: TaskState, command: t.GrowData, now: float) -> Decision:
         return Rejection(Code.BAD, f"the data of this queue has {terms.records} records, and does not grow")
     if command.error:
         return (StateChanged(now, JobState.FAILED, f"{command.member} cannot use the data: {command.error}"),)
+    if command.partitions or state.offsets is not None:
+        return _grow_partitions(state, command, now)
     if not 0 <= command.records <= SAMPLES_MAX:
         return Rejection(Code.BAD, f"growing data can have up to {SAMPLES_MAX} records; got {command.records}")
     grew, ends = command.records > terms.records, command.complete and not terms.complete
@@ -295,6 +307,30 @@ def _grow(state: TaskState, command: t.GrowData, now: float) -> Decision:
     if not (grew or ends):
         return ()  # another member saw them before
     grown = t.DataGrown(now, command.records, command.complete)
+    return (grown, *_after_done(evolve_tasks(state, grown), now))
+
+
+def _grow_partitions(state: TaskState, command: t.GrowData, now: float) -> Decision:
+    """Make records of offsets that no one saw before. Reports may be old: what is known stays."""
+    terms, known = state.terms, state.offsets or KnownOffsets()
+    if command.records or (terms.records and state.offsets is None):
+        return Rejection(Code.BAD, f"{command.member} passes a queue, and the data of this job is a folder of files")
+    if wrong := bad_ranges(command.partitions, SAMPLES_MAX):
+        return Rejection(Code.BAD, wrong)
+    if (gap := known.gap(command.partitions)) is not None:
+        why = f"{gap} were dropped before they were given out. Keep records longer, or work faster"
+        return (StateChanged(now, JobState.FAILED, why),)
+    ends = {each.partition: each.stop for each in command.partitions}
+    later = any(stop > known.stops().get(name, -1) for name, stop in ends.items())
+    if terms.complete:
+        why = f"{command.member} sees records that were added after the end of the queue"
+        return (StateChanged(now, JobState.FAILED, why),) if later else ()
+    room = (state.given + AHEAD_SHARDS) * terms.records_per_shard - terms.records
+    added = known.new(command.partitions, max(min(room, SAMPLES_MAX - terms.records), 0))
+    complete = command.complete and known.after(added).stops() == ends
+    if not (added or complete):
+        return ()
+    grown = t.DataGrown(now, terms.records + sum(map(len, added)), complete, added)
     return (grown, *_after_done(evolve_tasks(state, grown), now))
 
 
@@ -342,7 +378,8 @@ def _fail(state: TaskState, command: t.FailShard, now: float) -> Decision:
     members = {each.member for each in shard.raised} | {command.member}
     if len(members) < RAISED_MAX:
         return (raised,)
-    what = describe_shard(state.terms, shard.kind, shard.number, upto)
+    offsets = state.offsets_of(shard.kind, shard.number, upto)
+    what = describe_shard(state.terms, shard.kind, shard.number, upto, offsets)
     why = f"{what} raised on {' and on '.join(sorted(members))}: {command.error}"
     return (raised, StateChanged(now, JobState.FAILED, why))
 

@@ -6,13 +6,16 @@ from dataclasses import fields
 
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.model import ShardKind, TaskTerms
+from pliant.core.tasks.partitions import OffsetRange
 
 
-def describe_shard(terms: TaskTerms, kind: ShardKind, number: int, upto: int) -> str:
-    """Return a phrase for the records of a shard that are not processed yet."""
+def describe_shard(
+    terms: TaskTerms, kind: ShardKind, number: int, upto: int, offsets: tuple[OffsetRange, ...] = ()
+) -> str:
+    """Return a phrase for the records of a shard that are not processed yet, with their offsets in a queue."""
     found = terms.range_of(kind, number)
     where = f"evaluation {found.epoch}" if kind is ShardKind.EVALUATE else f"epoch {found.epoch}"
-    return f"records {upto} to {found.stop - 1} of {where} (shard {number})"
+    return f"records {upto} to {found.stop - 1} of {where} ({'; '.join((f'shard {number}', *map(str, offsets)))})"
 
 
 def term_values(terms: TaskTerms) -> dict[str, str]:
@@ -27,7 +30,7 @@ def describe_task_event(event: t.TaskEvent) -> str:
         case t.TaskMemberJoined(member=member):
             return f"{member} joined the task queue"
         case t.ShardsGiven(shards=shards):
-            names = ", ".join(_shard(each.kind, each.number, each.attempt) for each in shards)
+            names = ", ".join(_shard(each.kind, each.number, each.attempt, each.offsets) for each in shards)
             return f"{shards[0].member} took {names}"
         case t.ShardAdvanced(attempt=attempt, upto=upto):
             return f"attempt {attempt} processed its records before {upto}"
@@ -46,5 +49,5 @@ def describe_task_event(event: t.TaskEvent) -> str:
             return f"evaluation {number} is done: {records} records{f', {means}' if means else ''}"
 
 
-def _shard(kind: ShardKind, number: int, attempt: int) -> str:
-    return f"{kind.value} shard {number} (attempt {attempt})"
+def _shard(kind: ShardKind, number: int, attempt: int, offsets: tuple[OffsetRange, ...] = ()) -> str:
+    return f"{kind.value} shard {number} ({'; '.join((f'attempt {attempt}', *map(str, offsets)))})"

@@ -17,6 +17,7 @@ from pliant.core.tasks.model import (
     ShardKind,
     TaskState,
 )
+from pliant.core.tasks.partitions import KnownOffsets, OffsetRange
 
 RAISED_KEPT = 4  # members on which a shard raised; two are enough to fail the job
 
@@ -58,7 +59,8 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
         case t.EvaluationDone():
             return change(state, evaluation=None)
         case t.DataGrown():
-            return change(state, terms=replace(state.terms, records=event.records, complete=event.complete))
+            grown = replace(state.terms, records=event.records, complete=event.complete)
+            return change(state, terms=grown, offsets=_with_added(state, event.added))
         case _:
             assert_never(event)
 
@@ -100,12 +102,21 @@ def _with_done(state: TaskState, event: t.ShardDone) -> TaskState:
             totals[name] = totals.get(name, 0.0) + value
         records = evaluation.records + stop - event.start
         evaluation = replace(evaluation, records=records, sums=tuple(sorted(totals.items())))
-    return change(
+    after = change(
         state,
         held=tuple(each for each in state.held if each.attempt != event.attempt),
         last_done=(*others, LastDone(event.member, event.attempt)),
         evaluation=evaluation,
     )
+    if after.offsets is None:
+        return after
+    return change(after, offsets=after.offsets.without_before(after.first_waiting))
+
+
+def _with_added(state: TaskState, added: tuple[OffsetRange, ...]) -> KnownOffsets | None:
+    if not added:
+        return state.offsets
+    return (state.offsets or KnownOffsets()).after(added)
 
 
 def _with_returned(state: TaskState, shards: tuple[HeldShard, ...], *, lost: bool) -> TaskState:

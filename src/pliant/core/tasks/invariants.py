@@ -36,6 +36,23 @@ def task_state_violation(state: TaskState, members: Collection[MemberId]) -> str
             return f"tasks: attempt {shard.attempt} is at {shard.upto}, outside of its records"
         if counts[shard.member] > HELD_MAX:
             return f"tasks: {shard.member} holds more than {HELD_MAX} shards"
+    return _offsets_violation(state)
+
+
+def _offsets_violation(state: TaskState) -> str:
+    """Check that every record that is not done has an offset."""
+    known = state.offsets
+    if known is None:
+        return ""
+    end = known.first + sum(map(len, known.waiting))
+    if known.first > state.first_waiting or end != state.terms.records:
+        return f"tasks: records {known.first} to {end} have offsets, of {state.first_waiting} to {state.terms.records}"
+    if sum(map(len, known.partitions)) != state.terms.records:
+        return f"tasks: the partitions have other numbers of offsets than {state.terms.records} records"
+    for shard in state.held:
+        stop = state.terms.range_of(shard.kind, shard.number).stop
+        if shard.kind is not ShardKind.EVALUATE and sum(map(len, shard.offsets)) != stop - shard.start:
+            return f"tasks: attempt {shard.attempt} has records {shard.start} to {stop} and {len(shard.offsets)} ranges"
     return ""
 
 
@@ -45,6 +62,11 @@ def task_change_violation(before: TaskState, event: t.TaskEvent, after: TaskStat
         return f"tasks: {before.done} shards were done, and {after.done} are; attempt {after.attempts} is the newest"
     if isinstance(event, t.DataGrown) and (before.terms.complete or after.terms.records < before.terms.records):
         return f"tasks: the data had {before.terms.records} records, and has {after.terms.records}"
+    if isinstance(event, t.DataGrown) and before.offsets is not None:
+        stops = before.offsets.stops()
+        for each in event.added:
+            if each.start != stops.get(each.partition, each.start):
+                return f"tasks: {each} were added, and {each.partition} had those before {stops[each.partition]}"
     if isinstance(event, t.ShardDone):
         shard = before.find(event.attempt)
         if shard is None or (shard.member, shard.kind, shard.number) != (event.member, event.kind, event.number):

@@ -14,6 +14,7 @@ from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.model import HeldShard
+from pliant.core.tasks.partitions import OffsetRange
 
 AHEAD = 2  # shards that a member holds, so that it never waits for the next one
 REPORT_S = 1.0  # between two reports of a position: the most that is repeated after a loss
@@ -77,9 +78,9 @@ class TaskMember:
         self._position = None
         self._reports.append(t.FailShard(self.member, shard.attempt, upto, digest, error))
 
-    def grow(self, records: int, *, complete: bool, error: str = "") -> None:
-        """Report how many records this member sees of growing data."""
-        self._grown = t.GrowData(self.member, records, complete, error)
+    def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
+        """Report how many records this member sees of growing data, or the offsets that it sees of a queue."""
+        self._grown = t.GrowData(self.member, records, complete, error, partitions)
 
     def must_stop(self, shard: HeldShard) -> bool:
         """Return whether to stop this shard before its end: it was returned, or this member must leave."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms
+from pliant.core.tasks.partitions import OffsetRange
 
 Sums = tuple[tuple[str, float], ...]
 
@@ -76,12 +77,16 @@ class ShardOverdue:
 
 @dataclass(frozen=True, slots=True)
 class GrowData:
-    """A member sees so many records of growing data, all of them if it is `complete`. `error`: they cannot be used."""
+    """A member sees so many records of growing data, all of them if it is `complete`. `error`: they cannot be used.
+
+    Of a queue, the member reports the offsets that each partition has, and no number of records.
+    """
 
     member: MemberId
     records: int
     complete: bool = False
     error: str = ""
+    partitions: tuple[OffsetRange, ...] = ()
 
 
 TaskCommand = JoinTasks | TakeShards | AdvanceShard | CompleteShard | FailShard | ShardOverdue | GrowData
@@ -173,11 +178,15 @@ class EvaluationDone:
 
 @dataclass(frozen=True, slots=True)
 class DataGrown:
-    """Growing data has so many records by now. `complete`: there will be no more."""
+    """Growing data has so many records by now. `complete`: there will be no more.
+
+    `added` are the offsets of the new records of a queue, in the order of their numbers.
+    """
 
     at: float
     records: int
     complete: bool
+    added: tuple[OffsetRange, ...] = ()
 
 
 ShardProgress = ShardsGiven | ShardAdvanced | ShardDone | EvaluationBegun | EvaluationDone | DataGrown

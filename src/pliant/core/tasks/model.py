@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pliant.core.data.ledger import mix
 from pliant.core.data.sample_order import MASK_64, SAMPLES_MAX, Order
 from pliant.core.model.names import MemberId
+from pliant.core.tasks.partitions import KnownOffsets, OffsetRange
 
 SHUFFLED_CACHED = 4096
 
@@ -153,7 +154,8 @@ class HeldShard:
     """A shard in a member's hands. Its records before `upto` are processed, as far as the member reported.
 
     `number` counts the shards of its kind in the order in which they are given out. This attempt began at `start`.
-    `losses` counts the members in a row that were lost with this shard and had reported no progress.
+    `losses` counts the members in a row that were lost with this shard and had reported no progress. `offsets` are
+    those of the records of this attempt, if the data is a queue with partitions.
     """
 
     kind: ShardKind
@@ -164,6 +166,7 @@ class HeldShard:
     upto: int
     losses: int = 0
     raised: tuple[RaisedOn, ...] = ()
+    offsets: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,7 @@ class TaskState:
     evaluations: int = 0  # begun so far
     evaluated_after: int = 0  # training shards that were done when the newest evaluation began
     evaluation: RunningEvaluation | None = None
+    offsets: KnownOffsets | None = None  # of records from a queue with partitions
 
     @property
     def open_shards(self) -> tuple[HeldShard | ReturnedShard, ...]:
@@ -234,6 +238,19 @@ class TaskState:
             return 0
         waiting = (self.evaluation.number + 1) * self.terms.shards_per_evaluation - self.given_evaluation
         return waiting + sum(shard.kind is ShardKind.EVALUATE for shard in self.open_shards)
+
+    @property
+    def first_waiting(self) -> int:
+        """The number of the first record of the job's own kind that is not known to be processed."""
+        kind = self.terms.kind
+        begun = [shard.upto for shard in self.open_shards if shard.kind is kind]
+        return min((*begun, self.given * self.terms.records_per_shard))
+
+    def offsets_of(self, kind: ShardKind, number: int, start: int) -> tuple[OffsetRange, ...]:
+        """Return the offsets of a shard's records from `start` on; none if the data has no partitions."""
+        if self.offsets is None or kind is ShardKind.EVALUATE:
+            return ()
+        return self.offsets.between(start, self.terms.range_of(kind, number).stop)
 
     def held_by(self, member: MemberId) -> tuple[HeldShard, ...]:
         return tuple(shard for shard in self.held if shard.member == member)

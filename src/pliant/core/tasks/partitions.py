@@ -88,15 +88,16 @@ class KnownOffsets:
 
     def between(self, start: int, stop: int) -> tuple[OffsetRange, ...]:
         """Return the offsets of the records `start` to `stop`."""
-        return tuple(self._between(start, stop))
+        return tuple(cut(self.waiting, start - self.first, stop - self.first))
 
-    def _between(self, start: int, stop: int) -> Iterator[OffsetRange]:
-        number = self.first
-        for each in self.waiting:
-            low, high = max(start - number, 0), min(stop - number, len(each))
-            if low < high:
-                yield OffsetRange(each.partition, each.start + low, each.start + high)
-            number += len(each)
+
+def cut(ranges: Iterable[OffsetRange], start: int, stop: int) -> Iterator[OffsetRange]:
+    """Return the offsets from the place `start` to before `stop`, of ranges that follow each other."""
+    for each in ranges:
+        low, high = max(start, 0), min(stop, len(each))
+        if low < high:
+            yield OffsetRange(each.partition, each.start + low, each.start + high)
+        start, stop = start - len(each), stop - len(each)
 
 
 def bad_ranges(seen: tuple[OffsetRange, ...], offset_max: int) -> str:

@@ -1,0 +1,1 @@
+"""Queues with partitions as growing data: the interface, and Redis streams."""
