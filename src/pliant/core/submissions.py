@@ -77,7 +77,7 @@ def _bad_size(wanted: Submission) -> str:
     if not 0 <= wanted.servers <= SERVERS_MAX:
         return f"a job has 0 to {SERVERS_MAX} parameter servers; got {wanted.servers}"
     if wanted.servers and wanted.mode is Mode.LIVE:
-        return "a live job has no parameter servers; choose the mode tasks, or no servers"
+        return "in a cluster a live job has no parameter servers; choose the mode tasks, or no servers"
     if not 1 <= wanted.processes <= PROCESSES_MAX:
         return f"a pod has 1 to {PROCESSES_MAX} processes; got {wanted.processes}"
     return ""

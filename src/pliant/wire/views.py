@@ -177,8 +177,9 @@ def peer_keys(job: Job, key: Callable[[str, float, int], str]) -> PeerKeys:
             found[member] = longer[had]
     if job.ps is not None:
         number = job.ps.layout.number
-        shared = (PeerKey(number, key(job.name, job.created_at, number)),)
-        found.update(dict.fromkeys(job.members, shared))
+        layout = PeerKey(number, key(job.name, job.created_at, number))
+        with_layout = {keys: (*keys, layout) for keys in {(), *found.values()}}
+        found = {member: with_layout[found.get(member, ())] for member in job.members}
     return found
 
 

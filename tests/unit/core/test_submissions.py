@@ -59,7 +59,7 @@ def moved(known: Submissions, number: int, state: SubmissionState) -> Submission
         ({"size_max": 4097}, "workers must be MIN:MAX"),
         ({"target": 9}, "target must lie between 1 and 8"),
         ({"servers": 257}, "parameter servers"),
-        ({"servers": 1, "mode": Mode.LIVE}, "a live job has no parameter servers"),
+        ({"servers": 1, "mode": Mode.LIVE}, "in a cluster a live job has no parameter servers"),
         ({"processes": 65}, "1 to 64 processes"),
         ({"environment": (("1A", "x"),)}, "cannot be set"),
         ({"environment": (("A", "\0"),)}, "cannot be set"),

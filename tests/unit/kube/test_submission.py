@@ -48,7 +48,7 @@ def test_a_task_queue_has_pliant_s_own_servers() -> None:
 
 
 def test_a_live_job_with_servers_is_refused() -> None:
-    with pytest.raises(BadInput, match="a live job has no parameter servers"):
+    with pytest.raises(BadInput, match="in a cluster a live job has no parameter servers"):
         submitted_job(replace(WANTED, servers=2, mode=Mode.LIVE), "research")
 
 

@@ -48,7 +48,7 @@ PLIANT_OPTIONS = [
         type=_COUNT,
         default=0,
         envvar="PLIANT_PS",
-        text="Parameter servers that this machine runs beside its workers, for a task queue.  [default: PLIANT_PS, 0]",
+        text="Parameter servers beside the workers, for a task queue or --mode live.  [default: PLIANT_PS, 0]",
     ),
     _option("--spares", metavar="N", type=_COUNT, default=0, text="Standby workers beyond the target."),
     _option("--queue", metavar="NAME", text="Share the coordinator's pool with other jobs, in this queue."),

@@ -223,14 +223,17 @@ def _settings(options: RunOptions, sizes: JobSizes, roles: Mapping[str, int]) ->
 
 
 def job_mode(options: RunOptions) -> Mode:
-    """Return the mode. Parameter servers need a task queue."""
+    """Return the mode. With parameter servers it is a task queue, unless `--mode live` is given."""
     from pliant.core.model.job import Mode
 
-    if options.ps and options.mode not in ("auto", "tasks"):
-        raise BadInput(f"--ps {options.ps} needs a task queue: leave out --mode {options.mode}, or pass --mode tasks.")
+    if options.ps and options.mode == "relaunch":
+        raise BadInput(f"--ps {options.ps} needs a task queue, the default, or --mode live; got --mode relaunch.")
     if options.ps and options.queue:
         raise BadInput("--ps and --queue cannot be combined: a pool grants slots to workers, not to parameter servers.")
-    return Mode.TASKS if options.ps else Mode(options.mode)
+    if options.ps and options.mode == "live" and options.checkpoint_every[0]:
+        steps = options.checkpoint_every[0]
+        raise BadInput(f"--checkpoint-every {steps}: parameter servers save by time. Pass 60s, for example.")
+    return Mode.TASKS if options.ps and options.mode == "auto" else Mode(options.mode)
 
 
 def ignored_flags(options: RunOptions) -> list[str]:

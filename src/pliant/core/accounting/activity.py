@@ -66,6 +66,6 @@ def categories_of(job: Job, names: Iterable[MemberId], entered: Collection[Membe
 def running_workers(job: Job) -> list[MemberId]:
     """Return the workers that are known to run: members, or seats of a launch."""
     if job.is_live or job.launch is None:
-        return list(job.members)
+        return list(job.workers)
     ended = {end.member for end in job.launch.ends}
     return [seat.member for seat in job.launch.seats if seat.member not in ended]

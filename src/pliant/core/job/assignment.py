@@ -112,7 +112,7 @@ def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
     fingerprint = job_fingerprint(job)
     usable = [
         m
-        for m in job.members.values()
+        for m in job.workers.values()
         if not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))
     ]
     usable.sort(key=lambda m: (m.id not in before, m.number))
@@ -147,4 +147,4 @@ def _beyond_wanted(job: Job, members: list[Member]) -> dict[MemberId, Member]:
 
 def job_fingerprint(job: Job) -> Fingerprint:
     """Return the job's fingerprint: that of its first world, or the one that most candidates have."""
-    return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
+    return job.fingerprint or most_common(m.fingerprint for m in job.workers.values() if not m.draining)

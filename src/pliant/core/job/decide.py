@@ -204,7 +204,7 @@ def end_job(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...
         return (m.StateChanged(now, state, why),)
     leaving = (
         m.MemberDraining(now, x.id, x.grace_s if x.draining else STOP_GRACE_S, why, True)
-        for x in job.members.values()
+        for x in job.workers.values()  # servers save once the job has ended
         if not x.immediate
     )
     return (m.StateChanged(now, JobState.STOPPING, why, state), *leaving)
@@ -276,7 +276,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         why=fingerprint_difference(job.fingerprint, command.fingerprint),
     )
     terms = job.terms or command.terms
-    if not job.members:
+    if not job.workers:
         terms = command.terms  # the first member of a next start may change the length and the encryption
     terms = terms.with_changes(job.terms.grid.changes if job.terms is not None else ())
     return (m.MemberJoined(now, member, terms, valid_seconds(command.age_s)),)
@@ -291,7 +291,7 @@ def _wrong_terms(job: Job, command: m.Join) -> str:
         return ""
     if not command.terms.can_continue(job.terms):
         return f"{differs}: pass the job's value, or train under another name with --job"
-    if job.members:
+    if job.workers:
         return f"{differs}, and other members train now: stop them first, then start all with the new value"
     total_steps = command.terms.with_changes(job.terms.grid.changes).grid.total_steps
     if total_steps <= job.durable.step:
@@ -305,7 +305,7 @@ def _wrong_terms(job: Job, command: m.Join) -> str:
 def _wrong_encryption(job: Job, command: m.Join) -> str:
     """Return why a member could not connect to the others; empty if it can, or if one of them is an older version."""
     ours, theirs = job.terms.encrypted if job.terms else None, command.terms.encrypted
-    if not job.members or ours is None or theirs is None or ours == theirs:
+    if not job.workers or ours is None or theirs is None or ours == theirs:
         return ""
     if theirs:
         return (

@@ -62,11 +62,12 @@ def all_violations(before: Job | None, events: Sequence[Event]) -> tuple[str, ..
 
 
 def open_worlds_ascend(job: Job) -> str:
-    """Rule 4: numbers grow, and none is above the highest ever used."""
+    """Rule 4: numbers grow, and the highest ever used is that of an open world or of the layout."""
     numbers = [world.number for world in job.worlds]
     if numbers != sorted(set(numbers)):
         return f"rule 4: open generations {numbers} do not ascend"
-    if numbers and numbers[-1] != job.generation:
+    layout = job.ps.layout.number if job.ps is not None else 0
+    if numbers and max(numbers[-1], layout) != job.generation:
         return f"rule 4: the newest generation {job.generation} is not open, {numbers} are"
     return ""
 
@@ -359,7 +360,7 @@ def only_the_length_of_a_job_changes(before: Job, event: Event, after: Job) -> s
         return ""
     if now is not None and (isinstance(event, StepsCommitted | WorldFormed) or now.grid.changes == was.grid.changes):
         same = now.with_changes(was.grid.changes) == was
-        if same or (not before.members and now.can_continue(was)):
+        if same or (not before.workers and now.can_continue(was)):
             return ""
     return f"rule 21: the terms changed from {was} to {now}"
 

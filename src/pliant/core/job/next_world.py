@@ -16,7 +16,7 @@ from pliant.core.job.launches import next_launch
 from pliant.core.messages import Event, MemberDraining, MemberGone, StateChanged, WorldFormed
 from pliant.core.messages.describe import describe_recomputed
 from pliant.core.model.fingerprint import fingerprint_difference
-from pliant.core.model.job import Job, JobState, Member
+from pliant.core.model.job import Job, JobState, Member, Mode
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.core.ps.decide import next_of_servers
@@ -43,7 +43,7 @@ class KeepWorlds:
 
 
 def _next_before_tasks(job: Job, now: float) -> tuple[Event, ...]:
-    """Return what follows while a job has parameter servers, and no worker has joined yet."""
+    """Return what follows while a task queue has parameter servers, and no worker has joined yet."""
     if job.state is JobState.STOPPING:
         return (StateChanged(now, job.ends_as or JobState.CANCELLED, job.why),)
     is_now = (JobState.WAITING, f"0 of the {job.spec.size_min} workers needed")
@@ -64,7 +64,7 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return moved
     if job.tasks is not None:
         return next_of_tasks(job, job.tasks, now)
-    if job.ps is not None:
+    if job.ps is not None and job.spec.mode is Mode.TASKS:
         return _next_before_tasks(job, now)
     barred = _member_to_bar(job, now)
     if barred is not None:
@@ -270,7 +270,7 @@ def _member_to_bar(job: Job, now: float) -> MemberGone | None:
 def _too_few(job: Job, count: int) -> str:
     """Return how many members count, and which present member does not."""
     fingerprint = job_fingerprint(job)
-    others = [m for m in job.members.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
+    others = [m for m in job.workers.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
     found = f"{count} of the {job.spec.size_min} workers needed"
     if not others:
         return found

@@ -292,7 +292,7 @@ class Job:
     spent: float = 0.0  # for the slots that its workers occupied until `spent_at`, in all attempts of its history
     spent_at: float = 0.0
     tasks: TaskState | None = None  # of a task queue, since its first member joined
-    ps: ServerTable | None = None  # parameter servers of a task queue, since the first one joined
+    ps: ServerTable | None = None  # its parameter servers, since the first one joined
 
     def world(self, number: int) -> World | None:
         """Return the open world with that number, or None."""
@@ -366,5 +366,5 @@ def member_limit(job: Job) -> int:
 
     That is enough for old and new workers and servers side by side, and to refuse late duplicates of departed ones.
     """
-    servers = 2 * SERVERS_MAX if job.spec.mode is Mode.TASKS else 0
+    servers = 2 * SERVERS_MAX if job.spec.mode is Mode.TASKS or job.ps is not None else 0
     return 64 + 4 * job.spec.size_max + servers

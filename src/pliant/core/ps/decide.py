@@ -30,10 +30,9 @@ def decide_server(job: Job, command: p.ServerCommand, now: float) -> Decision:
 
 
 def _join(job: Job, command: p.JoinServers, now: float) -> Decision:
-    if job.terms is not None or job.spec.mode is not Mode.TASKS:
-        mode = "live" if job.terms is not None else job.spec.mode.value
-        why = f"{command.member} is a parameter server, and {job.name} is a {mode} job"
-        return Rejection(Code.MISMATCH, f"{why}; run it with --mode tasks, under another name")
+    if job.spec.mode not in (Mode.TASKS, Mode.LIVE):
+        why = f"{command.member} is a parameter server, and the mode of {job.name} is {job.spec.mode.value}"
+        return Rejection(Code.MISMATCH, f"{why}; run it with --mode tasks or live, under another name")
     if job.spec.queue:
         why = f"{command.member} is a parameter server, and {job.name} is in queue {job.spec.queue}"
         return Rejection(Code.MISMATCH, f"{why}, which gives slots to workers alone; run it without --queue")

@@ -193,6 +193,20 @@ def test_a_flag_has_both_spellings(ran: Ran, flag: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ((), Mode.AUTO),
+        (("--ps", "2"), Mode.TASKS),
+        (("--ps", "2", "--mode", "live", "--checkpoint-every", "60s"), Mode.LIVE),
+        (("--mode", "live", "--checkpoint-every", "500"), Mode.LIVE),
+    ],
+)
+def test_servers_are_for_a_task_queue_unless_the_mode_is_live(ran: Ran, words: tuple[str, ...], mode: Mode) -> None:
+    assert invoke("run", *words, "train.py").code == 0
+    assert ran.plan.spec.mode is mode
+
+
+@pytest.mark.parametrize(
     ("args", "why"),
     [
         ((), "No script given. Usage: pliant run [OPTIONS] train.py [ARGS]."),
@@ -246,6 +260,12 @@ def test_a_flag_has_both_spellings(ran: Ran, flag: str) -> None:
         (("--preload", "a b", "train.py"), "is not a module name"),
         (("--notice", "ibm", "train.py"), "is not aws, gcp, azure, file:PATH or command:COMMAND"),
         (("--mode", "dead", "train.py"), "is not one of"),
+        (("--ps", "2", "--mode", "relaunch", "train.py"), "--ps 2 needs a task queue, the default, or --mode live"),
+        (("--ps", "2", "--queue", "a", "train.py"), "--ps and --queue cannot be combined"),
+        (
+            ("--ps", "2", "--mode", "live", "--checkpoint-every", "500", "train.py"),
+            "--checkpoint-every 500: parameter servers save by time",
+        ),
         (("--token-file", "t", "train.py"), "Pass its address with --coordinator or --rdzv-endpoint"),
         (
             ("--standalone", "--coordinator", "http://x", "train.py"),

@@ -305,9 +305,8 @@ def test_servers_are_refused_where_they_cannot_be() -> None:
     assert auto.refused(p.JoinServers(A, X, "a:1")).code is Code.MISMATCH
     queued = Fleet(JobSpec(1, 4, mode=Mode.TASKS, queue="default"))
     assert "is in queue default" in queued.refused(p.JoinServers(A, X, "a:1")).why
-    live = Fleet(JobSpec(1, 4, mode=Mode.LIVE))
-    live.tell(m.Join(MemberId("w"), X, LIVE_TERMS))
-    assert "is a live job" in live.refused(p.JoinServers(A, X, "a:1")).why
+    auto.tell(m.Join(MemberId("w"), X, LIVE_TERMS))
+    assert "run it with --mode tasks or live" in auto.refused(p.JoinServers(A, X, "a:1")).why
     assert Fleet().refused(p.JoinServers(MemberId("a b"), X, "a:1")).code is Code.BAD
 
 
