@@ -19,6 +19,18 @@ SERVERS = (
         ),
     ),
     Planted(
+        "rows in the middle of a step",
+        "servers: pulls of a step",
+        "In a live job a pull applies pushes of its own step, so that members compute from different rows.",
+        (
+            Edit(
+                "ps/tables/table_copy.py",
+                "(self._waiting[buckets] > 0) & (self._newest[buckets] < step)\n",
+                "(self._waiting[buckets] > 0) & (self._newest[buckets] <= step)\n",
+            ),
+        ),
+    ),
+    Planted(
         "a copy without the numbers of pushes",
         "servers: no push twice",
         "A bucket that was copied forgets which pushes it has, and applies a repeated one again.",

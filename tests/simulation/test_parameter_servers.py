@@ -44,6 +44,11 @@ def test_a_schedule_that_failed_once_does_not_fail_again(seed: int) -> None:
     assert run_servers(seed).complaints == ()
 
 
+def test_pulls_of_a_step_see_the_pushes_of_all_steps_before_and_no_other(results: list[Result]) -> None:
+    assert [setting_for(seed).by_step for seed in (1_006, 1_016)] == [True, True]
+    assert [run_servers(seed).complaints for seed in (1_006, 1_016)] == [(), ()]
+
+
 def test_schedules_are_eventful(results: list[Result]) -> None:
     assert sorted(result.events for result in results)[len(results) // 2] >= 2000
     assert sorted(result.generations for result in results)[len(results) // 2] >= 10

@@ -23,8 +23,8 @@ NEVER = np.iinfo(np.int64).max  # the version of a bucket of which nothing was p
 class RowAccess(Protocol):
     """The place of the rows."""
 
-    def pull(self, table: Table, ids: Ids) -> tuple[Floats, Buckets, Versions]:
-        """Return the values of rows, their buckets, and the versions of these."""
+    def pull(self, table: Table, ids: Ids, step: int = 0) -> tuple[Floats, Buckets, Versions]:
+        """Return the values of rows, their buckets, and the versions of these. `step` is that of a live job."""
 
     def push(self, update: Update) -> bool:
         """Apply an update; False if it was too old. Returns once every copy has it."""
@@ -49,14 +49,14 @@ class TableAccess:
             raise BadInput(f"There is no table {name!r}; pass it in tables=. The tables are {sorted(self._tables)}.")
         return self._tables[name]
 
-    def pull(self, name: str, ids: npt.ArrayLike) -> Floats:
-        """Return the values of the rows, in the order and shape of the ids."""
+    def pull(self, name: str, ids: npt.ArrayLike, step: int = 0) -> Floats:
+        """Return the values of the rows, in the order and shape of the ids. `step` is that of a live job."""
         table = self.table(name)
         wanted = _as_ids(name, ids)
         unique, inverse = np.unique(wanted, return_inverse=True)
         if not len(unique):
             return np.zeros((*wanted.shape, table.dim), np.float32)
-        values, buckets, versions = self._rows.pull(table, unique)
+        values, buckets, versions = self._rows.pull(table, unique, step)
         self._versions[name][buckets] = versions
         return values[inverse.reshape(-1)].reshape(*wanted.shape, table.dim)
 
@@ -65,14 +65,27 @@ class TableAccess:
 
         Returns once both copies of every row have them.
         """
-        return self._send(gradients, creates=False)
+        return self._push_all(gradients, creates=False)
+
+    def push_slot(self, step: int, slot: int, parts: Sequence[Part]) -> None:
+        """Add the gradients of a slot to the sum of its step. A slot that was pushed before changes nothing."""
+        self._send(f"slot-{slot}", step, tuple(parts), creates=False)
+
+    def end_steps(self, step: int) -> None:
+        """Apply the sums of all steps before this one, in every bucket."""
+        nothing = np.full(BUCKETS, UNKNOWN, np.int64)
+        self._rows.push(Update("end", step, np.arange(BUCKETS), nothing, ()))
 
     def create(self, name: str, ids: npt.ArrayLike, values: npt.ArrayLike) -> None:
         """Create rows with these values. Rows that exist stay as they are, so every worker may call it."""
-        self._send({name: (ids, values)}, creates=True)
+        self._push_all({name: (ids, values)}, creates=True)
 
-    def _send(self, given: Gradients, *, creates: bool) -> bool:
-        parts = tuple(self._part(name, ids, values, creates=creates) for name, (ids, values) in given.items())
+    def _push_all(self, given: Gradients, *, creates: bool) -> bool:
+        parts = tuple(self.part(name, ids, values, creates=creates) for name, (ids, values) in given.items())
+        self._sequence += 1
+        return self._send(self._worker, self._sequence, parts, creates=creates)
+
+    def _send(self, worker: str, sequence: int, parts: tuple[Part, ...], *, creates: bool) -> bool:
         base = np.full(BUCKETS, NEVER, np.int64)
         touched: npt.NDArray[np.bool_] = np.zeros(BUCKETS, np.bool_)
         for part in parts:
@@ -85,8 +98,7 @@ class TableAccess:
             return True
         base[base == NEVER] = UNKNOWN
         buckets = np.flatnonzero(touched)
-        self._sequence += 1
-        update = Update(self._worker, self._sequence, buckets, base[buckets], parts, creates)
+        update = Update(worker, sequence, buckets, base[buckets], parts, creates)
         applied = self._rows.push(update)
         if not applied:
             self._forget_versions()  # the worker pulls again what it uses; the age of other rows must not count
@@ -96,7 +108,8 @@ class TableAccess:
         """Forget which version each bucket had when rows of it were pulled, by table."""
         self._versions: dict[str, Versions] = {name: np.full(BUCKETS, NEVER, np.int64) for name in self._tables}
 
-    def _part(self, name: str, ids: npt.ArrayLike, values: npt.ArrayLike, *, creates: bool) -> Part:
+    def part(self, name: str, ids: npt.ArrayLike, values: npt.ArrayLike, *, creates: bool = False) -> Part:
+        """Return gradients, or new values, in the form of an update. Raises BadInput if they cannot be used."""
         table, wanted = self.table(name), _as_ids(name, ids)
         rows = np.ascontiguousarray(values, np.float32)
         if rows.shape != (*wanted.shape, table.dim):
@@ -125,8 +138,9 @@ class LocalRows:
         self._here.define(tables, policy)
         self._here.hold(np.arange(BUCKETS))
 
-    def pull(self, table: Table, ids: Ids) -> tuple[Floats, Buckets, Versions]:
+    def pull(self, table: Table, ids: Ids, step: int = 0) -> tuple[Floats, Buckets, Versions]:
         buckets = np.unique(buckets_of(table, ids))
+        self._here.begin_step(buckets, step)
         return self._here.rows(table.name).pull(ids), buckets, self._here.version[buckets]
 
     def push(self, update: Update) -> bool:

@@ -82,7 +82,7 @@ class ServerRows:
         self._layout: KeyedLayout | None = None
         self._primary: Buckets = np.zeros(0, np.int64)
 
-    def pull(self, table: Table, ids: Ids) -> tuple[Floats, Buckets, Versions]:
+    def pull(self, table: Table, ids: Ids, step: int = 0) -> tuple[Floats, Buckets, Versions]:
         buckets = buckets_of(table, ids)
         values = np.empty((len(ids), table.dim), np.float32)
         versions: Versions = np.zeros(BUCKETS, np.int64)
@@ -91,7 +91,7 @@ class ServerRows:
 
         def ask(server: int) -> tuple[Request, list[Array]] | None:
             asked[server] = np.flatnonzero(left & (self._primary[buckets] == server))
-            return (PullRows(table.name), [ids[asked[server]]]) if len(asked[server]) else None
+            return (PullRows(table.name, step), [ids[asked[server]]]) if len(asked[server]) else None
 
         def take(server: int, bodies: list[bytearray]) -> None:
             at = asked[server]
@@ -138,11 +138,14 @@ class ServerRows:
         while is_left():
             self._check()
             keyed = self._next_layout(tried)
-            if keyed is None:
-                continue
             if time.monotonic() - told_at > PATIENCE_S:
                 told_at = time.monotonic()
-                log.info("the parameter servers of layout %d do not answer yet", keyed.layout.number)
+                if keyed is None:
+                    log.info("waiting for parameter servers; `pliant run --ps N` starts them")
+                else:
+                    log.info("the parameter servers of layout %d do not answer yet", keyed.layout.number)
+            if keyed is None:
+                continue
             waiting, failed = self._send_all(keyed, ask)
             for server in waiting:
                 try:

@@ -444,6 +444,8 @@ class ParameterServer:
         (body,) = w.exactly(bodies, 1)
         ids = w.as_array(body, np.int64)
         w.require_ascending(ids)
+        if not 0 <= head.step <= w.SEQUENCE_MAX:
+            raise DamagedFrame(f"a pull has the step {head.step}")
         with self._copies_lock:
             rows, roles = self._copies.rows(head.table), self._roles
             if (size := 4 * len(ids) * rows.table.dim) + 8 * BUCKETS > w.BODY_MAX:
@@ -451,6 +453,7 @@ class ParameterServer:
             buckets = np.unique(buckets_of(rows.table, ids))
             if layout != self._number or roles is None or not roles.primary[buckets].all():
                 return self._moved()
+            self._copies.begin_step(buckets, head.step)
             return w.Answered(), [rows.pull(ids), self._copies.version[buckets]]
 
     def _push(self, layout: int, head: w.PushRows, bodies: list[bytearray]) -> Reply:

@@ -37,9 +37,10 @@ class OpenTables(msgspec.Struct, frozen=True, tag=True):
 
 
 class PullRows(msgspec.Struct, frozen=True, tag=True):
-    """Arrays: ids, ascending."""
+    """Arrays: ids, ascending. `step` is that of a live job: the sums of earlier steps are applied first."""
 
     table: str
+    step: int = 0
 
 
 class PushRows(msgspec.Struct, frozen=True, tag=True):

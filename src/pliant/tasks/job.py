@@ -108,6 +108,8 @@ class TaskJob:
         settings of the script that all members must have equal, by name; a queue goes on only with equal ones.
         """
         check_tables(tables, pushes)
+        if pushes.by_step:
+            raise BadInput(f"grads_to_wait must be 1 or more, got {pushes.grads_to_wait}.")
         terms = TaskTerms(
             records=0 if is_growing(data) else check_data("data", data),
             records_per_shard=records_per_shard,

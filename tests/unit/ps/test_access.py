@@ -9,7 +9,7 @@ from pliant.errors import BadInput
 from pliant.ps import SGD, PushPolicy, Table
 from pliant.ps.access import LocalRows, TableAccess
 from pliant.ps.tables.hashing import buckets_of
-from pliant.ps.tables.spec import table_terms
+from pliant.ps.tables.spec import BY_STEP, table_terms
 
 TABLE = Table("t", 2, SGD(1.0), scale=0.0)
 
@@ -41,6 +41,34 @@ def test_the_mean_of_several_pushes_is_applied_once_they_are_there() -> None:
     assert first.pull("t", [1])[0, 0] == 0
     second.push({"t": ([1, 2], [[4.0, 4.0], [8.0, 8.0]])})
     np.testing.assert_array_equal(first.pull("t", [1, 2])[:, 0], [-3, -4])
+
+
+def test_the_gradients_of_a_step_are_applied_by_a_request_of_a_later_one() -> None:
+    (tables,) = alone(BY_STEP)
+    one = [tables.part("t", [1, 2], np.ones((2, 2)))]
+    tables.push_slot(1, 0, one)
+    tables.push_slot(1, 1, one)
+    tables.push_slot(1, 0, one)  # another member computes the slot again
+    assert (tables.pull("t", [1, 2], 1) == 0).all()
+    tables.push_slot(2, 0, [tables.part("t", [1], [[4.0, 4.0]])])
+    np.testing.assert_array_equal(tables.pull("t", [1, 2], 2)[:, 0], [-2, -2])
+    np.testing.assert_array_equal(tables.pull("t", [1, 2], 9)[:, 0], [-6, -2])
+
+
+def test_the_steps_after_a_rollback_count_once() -> None:
+    (tables,) = alone(BY_STEP)
+    for step in (1, 2, 3, 2, 3, 4):
+        for slot in range(2 if step < 3 else 1):
+            tables.push_slot(step, slot, [tables.part("t", [1], [[1.0, 1.0]])])
+    assert tables.pull("t", [1], 5)[0, 0] == -6
+
+
+def test_an_item_without_rows_pushes_nothing() -> None:
+    (tables,) = alone(BY_STEP)
+    tables.push_slot(1, 0, [])
+    tables.push_slot(1, 0, [tables.part("t", np.zeros(0, np.int64), np.zeros((0, 2)))])
+    tables.push_slot(1, 0, [tables.part("t", [1], [[1.0, 1.0]]), tables.part("t", [1, 2], np.ones((2, 2)))])
+    np.testing.assert_array_equal(tables.pull("t", [1, 2], 2)[:, 0], [-2, -1])
 
 
 def test_a_push_that_is_too_old_is_refused_and_changes_nothing() -> None:
@@ -125,7 +153,8 @@ def test_values_that_cannot_be_used_are_refused(given: dict[str, Any], text: str
         ([Table("a b", 2)], PushPolicy(), "letters, digits"),
         ([Table("t", 0)], PushPolicy(), "dim must be 1"),
         ([Table("t", 1, SGD(1.0), -1.0)], PushPolicy(), "scale must be 0"),
-        ([TABLE], PushPolicy(0), "grads_to_wait must be 1"),
+        ([TABLE], PushPolicy(-1), "grads_to_wait must be 1"),
+        ([TABLE], PushPolicy(0, 1), "grads_to_wait must be 1"),
         ([TABLE], PushPolicy(1, -1), "staleness_max must be 0"),
     ],
 )

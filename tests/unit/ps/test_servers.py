@@ -15,8 +15,10 @@ from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps import SGD, Adam, PushPolicy, Table
 from pliant.ps import wire as w
+from pliant.ps.saving import SavedTables, newest_set
 from pliant.ps.server import ParameterServer
 from pliant.ps.tables.hashing import buckets_of
+from pliant.ps.tables.spec import BY_STEP
 from pliant.ps.tables.table_copy import Part, Update
 from pliant.ps.wire import InstallBuckets
 from pliant.train.peer.framing import PeerLost
@@ -245,6 +247,58 @@ def test_sums_that_wait_for_more_pushes_survive_a_kill(servers: RunningServers) 
     servers.kill("a")
     access.push({"t": (np.arange(100), np.full((100, 2), 4.0))})
     assert (access.pull("t", np.arange(100)) == -3).all()
+
+
+@pytest.mark.timeout(120)
+def test_the_sum_of_a_step_survives_kills_and_counts_each_slot_once(servers: RunningServers) -> None:
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    members = [servers.access(name, [TABLE], BY_STEP) for name in ("w0", "w1")]
+    ids = np.arange(300)
+    rows = [members[0].part("t", ids, np.ones((300, 2)))]
+    for step in range(1, 4):
+        assert (members[0].pull("t", ids, step) == -3 * (step - 1)).all()
+        members[0].push_slot(step, 0, rows)
+        members[1].push_slot(step, 1, rows)
+        servers.kill(sorted(servers.running)[0])
+        members[0].push_slot(step, 1, rows)  # the other member is thought to be lost
+        members[0].push_slot(step, 2, rows)
+        servers.start(f"c{step}")
+        servers.settle()
+    for member in members:
+        assert (member.pull("t", ids, 4) == -9).all()
+
+
+@pytest.mark.timeout(120)
+def test_a_pull_does_not_make_two_copies_differ(servers: RunningServers) -> None:
+    for name in "ab":
+        servers.start(name)
+    servers.settle()
+    access = servers.access("w", [TABLE], BY_STEP)
+    ids = np.arange(300)
+    access.push_slot(1, 0, [access.part("t", ids, np.ones((300, 2)))])
+    access.pull("t", ids, 2)
+    layout, buckets = servers.fleet.layout, np.unique(buckets_of(TABLE, ids))
+    for at, server in enumerate(layout.ids):
+        mine = buckets[np.asarray(layout.primary)[buckets] == at]
+        other = servers.running[layout.ids[1 - at]]._copies
+        np.testing.assert_array_equal(servers.running[server]._copies.digests(mine), other.digests(mine))
+
+
+@pytest.mark.timeout(120)
+def test_saved_tables_have_the_last_step_and_no_part_of_another(servers: RunningServers, tmp_path: Path) -> None:
+    servers.start("a")
+    access = servers.access("w", [TABLE], BY_STEP)
+    one = [access.part("t", [1], [[1.0, 1.0]])]
+    for step, slot in ((1, 0), (1, 1), (2, 0)):
+        access.push_slot(step, slot, one)
+    access.end_steps(2)
+    servers.running[MemberId("a")].save_everywhere(1)
+    saved = SavedTables(str(tmp_path), newest_set(str(tmp_path)))
+    assert saved.pull("t", [1])[0, 0] == -2
+    access.push_slot(2, 1, one)
+    assert access.pull("t", [1], 3)[0, 0] == -4, "a job that goes on completes the other step"
 
 
 @pytest.mark.timeout(120)

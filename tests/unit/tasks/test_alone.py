@@ -10,6 +10,7 @@ import pliant.tasks
 from pliant.core.model.names import MemberId
 from pliant.core.tasks.model import ShardKind, TaskTerms, digest_key, range_digest
 from pliant.errors import BadInput, PliantError
+from pliant.ps import PushPolicy
 from pliant.records import open_records
 from pliant.tasks import growth
 from pliant.tasks.job import TaskJob
@@ -116,6 +117,7 @@ def test_data_that_became_shorter_is_reported() -> None:
         ([1], {"records_per_shard": 0}, "records_per_shard must be 1 or more"),
         ([1], {"evaluation": []}, "evaluation has no records"),
         ([1], {"deadline_s": 0}, "deadline_s must be above 0"),
+        ([1], {"pushes": PushPolicy(0)}, "grads_to_wait must be 1 or more, got 0"),
     ],
 )
 def test_a_wrong_argument_is_refused(data: Any, options: dict[str, Any], why: str) -> None:

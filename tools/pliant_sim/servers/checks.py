@@ -29,6 +29,7 @@ class ServerChecks:
         self._lost_in: Numbers = np.zeros(BUCKETS, np.int64)  # the layout in which a bucket began again
         self._sent: Numbers = np.zeros(sim.ids, np.int64)  # by id
         self._pushed: Numbers = np.zeros(sim.ids, np.int64)
+        self._sent_in: dict[int, Numbers] = {}  # by step and id, where pushes have steps
         self.lost = 0
 
     def complain(self, what: str) -> None:
@@ -38,7 +39,10 @@ class ServerChecks:
     # ------------------------------------------------------------------------------------------------- pushes
 
     def sent(self, update: Update) -> None:
-        self._sent[update.parts[0].ids] += 1
+        ids = update.parts[0].ids
+        self._sent[ids] += 1
+        if self.sim.setting.by_step:
+            self._sent_in.setdefault(update.sequence, np.zeros(self.sim.ids, np.int64))[ids] += 1
 
     def pushed(self, update: Update) -> None:
         self._pushed[update.parts[0].ids] += 1
@@ -59,9 +63,16 @@ class ServerChecks:
                     f"{other.id}, the primary in layout {newest.number}, does not have it"
                 )
 
-    def pulled(self, worker: str, ids: Ids, values: Floats) -> None:
+    def pulled(self, worker: str, ids: Ids, values: Floats, step: int, layout: int) -> None:
+        """Check pulled rows. Where pushes have steps, a row of the newest layout has exactly those of earlier steps."""
         if (values[:, 0] > self._sent[ids]).any():
             self.complain(f"{worker} pulled a row to which a push was applied twice")
+        if not step or layout != self.sim.layout.number:
+            return
+        before = sum((sent[ids] for at, sent in self._sent_in.items() if at < step), np.zeros(len(ids), np.int64))
+        kept = self._lost_in[buckets_of(self.sim.table, ids)] == 0
+        if (values[:, 0] != before)[kept].any():
+            self.complain(f"{worker} pulled a row in step {step} that has not exactly the pushes of earlier steps")
 
     # ------------------------------------------------------------------------------------------------ layouts
 
@@ -122,6 +133,7 @@ class ServerChecks:
     def _require_sums(self, name: MemberId, copies: TableCopy, ids: Ids, buckets: Ids) -> None:
         if not copies.held[buckets].all():
             self.complain(f"{name} does not have a bucket that the layout gives it")
+        copies.begin_step(buckets, np.iinfo(np.int64).max)
         values = copies.rows(self.sim.table.name).pull(ids)[:, 0]
         again = self._lost_in[buckets] > 0
         if (values > self._sent[ids]).any():

@@ -205,9 +205,12 @@ class SimulatedServer(SimulatedProcess):
 
         all_of(tickets).then(kept)
 
-    def pull(self, layout: int, ids: Buckets, buckets: Buckets, answer: Answer) -> None:
-        moved = layout != self.number or self.roles is None or not self.roles.primary[buckets].all()
-        answer(None if moved else self.copies.rows(self.sim.table.name).pull(ids))
+    def pull(self, layout: int, step: int, ids: Buckets, buckets: Buckets, answer: Answer) -> None:
+        if layout != self.number or self.roles is None or not self.roles.primary[buckets].all():
+            answer(None)
+            return
+        self.copies.begin_step(buckets, step)
+        answer(self.copies.rows(self.sim.table.name).pull(ids))
 
     # ------------------------------------------------------------------------------------------ other servers
 

@@ -40,20 +40,29 @@ class PushingWorker(SimulatedProcess):
         return self.done == self.pushes
 
     def _run(self) -> Thread:
+        by_step = self.sim.setting.by_step
         while self.done < self.pushes:
+            while by_step and any(other.done < self.done for other in self.sim.workers):
+                yield self.sleep(0.05)  # the reduction of a step waits for all pushes
             ids = np.unique([self._chance.randrange(self.sim.ids) for _ in range(IDS_PER_PUSH)]).astype(np.int64)
+            if by_step and self._chance.random() < 0.3:
+                yield from self._pull(ids, self.done + 1)
             yield from self._push(self.done + 1, ids)
+            if by_step and self._chance.random() < 0.2:
+                yield from self._push(self.done + 1, ids, again=True)
             self.done += 1
-            if self._chance.random() < 0.2:
-                yield from self._pull(ids)
+            if not by_step and self._chance.random() < 0.2:
+                yield from self._pull(ids, 0)
             yield self.sleep(self._chance.uniform(0.1, 1.0))
 
-    def _push(self, sequence: int, ids: Ids) -> Thread:
+    def _push(self, sequence: int, ids: Ids, *, again: bool = False) -> Thread:
+        """Push until it is acknowledged. `again`: another member computed the same slot of the same step."""
         table = self.sim.table
         buckets = np.unique(buckets_of(table, ids))
         part = Part(table.name, ids, np.full((len(ids), table.dim), -1.0, np.float32))
         update = Update(self.id, sequence, buckets, np.full(len(buckets), UNKNOWN), (part,))
-        self.sim.checks.sent(update)
+        if not again:
+            self.sim.checks.sent(update)
         left: Mask = np.zeros(BUCKETS, np.bool_)
         left[buckets] = True
         while left.any():
@@ -73,17 +82,19 @@ class PushingWorker(SimulatedProcess):
                     left &= ~mask
             if left.any():
                 yield self.sleep(self._chance.uniform(0.05, 0.3))
-        self.sim.checks.pushed(update)
+        if not again:
+            self.sim.checks.pushed(update)
 
-    def _pull(self, ids: Ids) -> Thread:
+    def _pull(self, ids: Ids, step: int) -> Thread:
         """Pull rows once. A server that was replaced may return old values, and none may return too high ones."""
         layout, buckets = self._layout, buckets_of(self.sim.table, ids)
-        assert layout is not None
+        if layout is None:
+            return
         primary = np.asarray(layout.primary)[buckets]
         for at in np.unique(primary[primary >= 0]):
             mine = primary == at
             values = yield self.request(
-                layout.servers[at].id, "pull", layout.number, ids[mine], np.unique(buckets[mine])
+                layout.servers[at].id, "pull", layout.number, step, ids[mine], np.unique(buckets[mine])
             )
             if values is not None:
-                self.sim.checks.pulled(self.id, ids[mine], values)
+                self.sim.checks.pulled(self.id, ids[mine], values, step, layout.number)

@@ -16,7 +16,7 @@ from pliant.core.ps.messages import JoinServers
 from pliant.core.ps.model import NONE, BucketLayout, empty_layout
 from pliant.ps.copies import BucketRoles
 from pliant.ps.tables.optimizers import SGD
-from pliant.ps.tables.spec import PushPolicy, Table
+from pliant.ps.tables.spec import BY_STEP, PushPolicy, Table
 from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.servers.checks import ServerChecks
@@ -40,11 +40,18 @@ class ServerSetting:
     pushes: int = 40  # of each worker
     ids: int = 400
     single: bool = False  # a server is taken away only while every bucket has two copies, so that none is lost
+    by_step: bool = False  # as in a live job: each worker is a slot, and all wait for each other after each push
 
 
 def setting_for(seed: int) -> ServerSetting:
-    """Two to four servers; one worker in a quarter of the schedules, three in the others; single losses in half."""
-    return ServerSetting(seed=seed, servers=2 + seed % 3, workers=1 if seed % 4 == 3 else 3, single=seed // 2 % 2 == 0)
+    """Two to four servers, and one worker or three. Single losses in half of the schedules, steps in a tenth."""
+    return ServerSetting(
+        seed=seed,
+        servers=2 + seed % 3,
+        workers=1 if seed % 4 == 3 else 3,
+        single=seed // 2 % 2 == 0,
+        by_step=seed % 10 == 6,
+    )
 
 
 class ServerSimulation(Timeline):
@@ -64,9 +71,10 @@ class ServerSimulation(Timeline):
         self.checks = ServerChecks(self)
         self.job: Job | None = None
         self.decide(Create("sim", JobSpec(1, 8, max_restarts=1000, mode=Mode.TASKS)))
-        self.workers = [PushingWorker(self, f"w{at}", setting.pushes) for at in range(setting.workers)]
-        for worker in self.workers:
-            self._watch(worker)
+        self.workers: list[PushingWorker] = []
+        for at in range(setting.workers):
+            self.workers.append(PushingWorker(self, f"w{at}", setting.pushes))
+            self._watch(self.workers[-1])
         self._expire_regularly()
         self._keep_up()
 
@@ -196,7 +204,8 @@ class ServerSimulation(Timeline):
     # -------------------------------------------------------------------------------------- the processes
 
     def start_server(self) -> None:
-        server = SimulatedServer(self, f"ps-{len(self.servers)}", self.table, PushPolicy())
+        policy = BY_STEP if self.setting.by_step else PushPolicy()
+        server = SimulatedServer(self, f"ps-{len(self.servers)}", self.table, policy)
         self.servers[server.id] = server
         self._watch(server)
 

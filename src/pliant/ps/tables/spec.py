@@ -45,12 +45,20 @@ class PushPolicy(msgspec.Struct, frozen=True):
 
     With `grads_to_wait` above 1, a server adds up the gradients of that many pushes and applies their mean. The
     staleness of a push is the number of updates since its worker pulled. `staleness_max` refuses a push beyond it; None
-    accepts all. `staleness_rates` divides the learning rate by the staleness.
+    accepts all. `staleness_rates` divides the learning rate by the staleness. `BY_STEP` is the policy of live jobs.
     """
 
     grads_to_wait: int = 1
     staleness_max: int | None = None
     staleness_rates: bool = False
+
+    @property
+    def by_step(self) -> bool:
+        """Return whether the gradients of a step are added up, and applied once a request of a later step arrives."""
+        return not self.grads_to_wait
+
+
+BY_STEP = PushPolicy(grads_to_wait=0)
 
 
 def check_tables(tables: Sequence[Table], policy: PushPolicy) -> None:
@@ -66,7 +74,7 @@ def check_tables(tables: Sequence[Table], policy: PushPolicy) -> None:
         if not 0 <= table.scale < float("inf"):
             raise BadInput(f"Table {table.name}: scale must be 0 or more, got {table.scale}.")
         table.optimizer.check()
-    if policy.grads_to_wait < 1:
+    if policy.grads_to_wait < 1 and policy != BY_STEP:
         raise BadInput(f"grads_to_wait must be 1 or more, got {policy.grads_to_wait}.")
     if policy.staleness_max is not None and policy.staleness_max < 0:
         raise BadInput(f"staleness_max must be 0 or more, or None, got {policy.staleness_max}.")

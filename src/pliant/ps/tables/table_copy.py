@@ -3,6 +3,9 @@
 A push names its worker and the worker's sequence number. For each worker and bucket, a server keeps the last number
 that it applied, so a push that arrives again changes nothing. Two copies of a bucket that applied the same numbers are
 equal, because a backup receives updates in the order in which the primary applied them.
+
+In a live job the worker of a push is its slot, and the number is its step. The sum of a step's gradients is applied by
+the first request of a later step: all pushes of the step were acknowledged before its reduction.
 """
 
 from __future__ import annotations
@@ -81,6 +84,7 @@ class TableCopy:
         self.policy = PushPolicy()
         self._tables: dict[str, RowTable] = {}
         self._last: dict[str, Versions] = {}  # by worker: the last number that was applied to each bucket
+        self._newest: Versions = np.zeros(BUCKETS, np.int64)  # the highest of these numbers
         self._waiting: Versions = np.zeros(BUCKETS, np.int64)  # pushes that were added up and not applied
         self._sums: dict[str, RowTable] = {}  # their gradients
 
@@ -125,6 +129,8 @@ class TableCopy:
         last = self._last.get(update.worker)
         fresh: Mask = np.zeros(BUCKETS, np.bool_)
         fresh[update.buckets] = True if last is None else last[update.buckets] < update.sequence
+        if self.policy.by_step:
+            fresh &= self._newest <= update.sequence  # the sums of earlier steps are applied already
         return fresh
 
     def apply(self, update: Update) -> Mask:
@@ -139,15 +145,26 @@ class TableCopy:
         if update.creates:
             for part in parts:
                 self.rows(part.table).create_missing(part.ids, part.values)
+        elif self.policy.by_step:
+            self.begin_step(update.buckets, update.sequence)
+            self._add_up(parts, fresh)
         else:
             staleness = self._staleness(update, fresh)
             if self.policy.grads_to_wait > 1:
                 self._add_up(parts, fresh)
+                self._apply_sums(self._waiting >= self.policy.grads_to_wait, self.policy.grads_to_wait)
             else:
                 self._train(parts, staleness)
                 self.version[fresh] += 1
         self._note(update, fresh)
         return fresh
+
+    def begin_step(self, buckets: Buckets, step: int) -> None:
+        """Apply the sums of earlier steps in these buckets. Without the policy `BY_STEP` there are none."""
+        due: Mask = np.zeros(BUCKETS, np.bool_)
+        if self.policy.by_step:
+            due[buckets] = (self._waiting[buckets] > 0) & (self._newest[buckets] < step)
+        self._apply_sums(due, 1)
 
     def _note(self, update: Update, fresh: Mask) -> None:
         last = self._last.pop(update.worker, None)
@@ -155,6 +172,7 @@ class TableCopy:
             last = np.zeros(BUCKETS, np.int64)
         self._last[update.worker] = last  # the most recent one is at the end
         last[fresh] = update.sequence
+        self._newest[fresh] = np.maximum(self._newest[fresh], update.sequence)
         while len(self._last) > WORKERS_KEPT:
             del self._last[next(iter(self._last))]
 
@@ -179,18 +197,20 @@ class TableCopy:
             rows.update(part.ids, part.values, scale)
 
     def _add_up(self, parts: Sequence[Part], fresh: Mask) -> None:
-        """Add gradients to those that wait. Buckets that have enough of them apply their mean."""
+        """Add gradients to those that wait."""
         for part in parts:
             sums = self._sums.setdefault(part.table, RowTable(_sums_of(self.rows(part.table).table)))
             sums.add(part.ids, part.values)
         self._waiting[fresh] += 1
-        due = self._waiting >= self.policy.grads_to_wait
+
+    def _apply_sums(self, due: Mask, count: int) -> None:
+        """Apply what waits in these buckets, as the mean of so many gradients."""
         if not due.any():
             return
         buckets = np.flatnonzero(due)
         for name, sums in self._sums.items():
             ids, total = sums.extract(buckets)
-            self._train([Part(name, ids, total / np.float32(self.policy.grads_to_wait))], None)
+            self._train([Part(name, ids, total / np.float32(count))], None)
             sums.remove(buckets)
         self._waiting[due] = 0
         self.version[due] += 1
@@ -199,7 +219,10 @@ class TableCopy:
 
     def digests(self, buckets: Buckets) -> npt.NDArray[np.uint64]:
         """Return a hash of what was applied to each of these buckets, for a comparison of two copies."""
-        found = mix(self.version[buckets].view(np.uint64) ^ (self._waiting[buckets].view(np.uint64) << np.uint64(32)))
+        version, waiting = self.version[buckets], self._waiting[buckets]
+        if self.policy.by_step:  # a pull applies sums on the primary alone, and the next push on the backup
+            version, waiting = version + (waiting > 0), np.zeros_like(waiting)
+        found = mix(version.view(np.uint64) ^ (waiting.view(np.uint64) << np.uint64(32)))
         for worker, last in self._last.items():
             name = np.uint64(int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "little"))
             numbers = last[buckets].view(np.uint64)
@@ -242,6 +265,7 @@ class TableCopy:
         for worker, numbers in zip(copy["workers"], copy["last"], strict=True):
             if numbers[inside].any():
                 self._last.setdefault(worker, np.zeros(BUCKETS, np.int64))[chosen] = numbers[inside]
+                self._newest[chosen] = np.maximum(self._newest[chosen], numbers[inside])
         wanted = _mask(chosen)
         for name, found in copy["rows"].items():
             _install(self._tables[name], found, wanted)
@@ -256,7 +280,7 @@ class TableCopy:
         for rows in self._all_rows():
             rows.remove(buckets)
         self.held[buckets] = False
-        self.version[buckets] = self._waiting[buckets] = 0
+        self.version[buckets] = self._waiting[buckets] = self._newest[buckets] = 0
         for last in self._last.values():
             last[buckets] = 0
         self._last = {worker: last for worker, last in self._last.items() if last.any()}
