@@ -12,12 +12,16 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 
-class TableRun(Protocol):
-    """The run of a task queue, as far as tables are concerned."""
+class RowRun(Protocol):
+    """A run with tables: of a task queue, or live."""
 
     def pull(self, table: str, ids: npt.ArrayLike) -> Floats: ...
 
     def push(self, gradients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> bool: ...
+
+
+class TableRun(RowRun, Protocol):
+    """The run of a task queue, which can keep dense variables in tables too."""
 
     def create(self, table: str, ids: npt.ArrayLike, values: npt.ArrayLike) -> None: ...
 
@@ -33,7 +37,7 @@ class TableGradients:
         rows = np.asarray(values, np.float32).reshape(-1, values.shape[-1])
         self._found.setdefault(table, []).append((np.asarray(ids).reshape(-1), rows))
 
-    def push(self, run: TableRun) -> bool:
+    def push(self, run: RowRun) -> bool:
         """Push all gradients at once. False: they were too old; compute the batch again."""
         joined: dict[str, tuple[npt.ArrayLike, npt.ArrayLike]] = {
             table: (np.concatenate([ids for ids, _ in parts]), np.concatenate([rows for _, rows in parts]))

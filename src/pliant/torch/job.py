@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,8 @@ from pliant.core.data.grid import Grid
 from pliant.core.messages import Join
 from pliant.core.model.world import World
 from pliant.errors import BadInput
+from pliant.ps.tables.live import BATCH_SIZE, DETERMINISTIC, SAVES_ALONE, SCALER, SKIP, LiveTables, check_live_tables
+from pliant.ps.tables.spec import Table
 from pliant.torch import arguments as own
 from pliant.torch.data.tools import TorchTools
 from pliant.torch.determinism import DeterminismOptions
@@ -116,6 +118,7 @@ class TrainingJob(LiveJob):
         other_bits: bool = False,
         verify: int = 0,
         verify_slots: float = 0.0,
+        tables: Sequence[Table] = (),
     ) -> Run:
         """Join the job and return its run. Raises if a setting differs from that of the other members.
 
@@ -129,6 +132,8 @@ class TrainingJob(LiveJob):
         member whose software or hardware would compute other bits stays a spare, unless `other_bits` allows it. With
         `verify=N` members compare hashes of their whole state every N steps, and a member that differs is evicted. With
         `verify_slots=R` a second member computes that fraction of the slots and compares the gradients.
+
+        `tables` are on parameter servers, for `run.pull` and `run.push`. An item is one slot then, too.
         """
         self._open_once()
         batch_size, epochs, seed, num_workers, verify = arguments.whole_numbers(
@@ -145,21 +150,41 @@ class TrainingJob(LiveJob):
         bare, where = self._place(model, collectives)
         tools = TorchTools(where, pin_memory=pin_memory)
         source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed, tools=tools)
-        optimizers = Optimizers(bare, optimizer, scaler, clip_norm, nonfinite)
-        self._closing.append(optimizers.close)
+        optimizers = self._close_later(Optimizers(bare, optimizer, scaler, clip_norm, nonfinite))
         grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1, max_steps)
-        check_micro_batch(grid, micro_batch)
         indices = self._indices = source.indices(grid, seed)
         engine, logged = self._engine(bare, optimizers, options, others, grid, compiled=bare is not model)
         collate = None if collate_fn is default_collate else collate_fn
         loaded = source.loader(indices, seed=seed, collate_fn=collate, num_workers=num_workers, tools=tools)
-        loader = self._open_loader(loaded)
+        loader, one_slot = self._open_loader(loaded), deterministic or bool(tables)
+        parts, policies = _parts(grid, micro_batch, one_slot=one_slot), _policies(others, optimizers)
+        self._open_tables(tables, slots, nonfinite, [*others.values()], deterministic=deterministic)
         terms = self._terms(grid, options, (*extra_terms(bare, optimizers, indices, others), *self._library_term))
-        parts, policies = MicroBatcher(grid, micro_batch, one_slot=deterministic), _policies(others, optimizers)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
         loop = self._assemble(terms, engine, loader, logged, options, parts, indices, join.fingerprint, *policies)
         self._start(join, stall_s)
         return self._opened(Run(loop, model, optimizers, others.values(), *self._evaluation, where))
+
+    def _close_later(self, optimizers: Optimizers) -> Optimizers:
+        self._closing.append(optimizers.close)
+        return optimizers
+
+    def _open_tables(
+        self, tables: Sequence[Table], slots: int | None, nonfinite: str, others: list[object], *, deterministic: bool
+    ) -> None:
+        """Open the tables of this run. Raises BadInput if they cannot be combined with the other arguments."""
+        if not tables:
+            return
+        alone = not self._settings.coordinators
+        given = {
+            DETERMINISTIC: deterministic,
+            SKIP: nonfinite == "skip",
+            SCALER: any(isinstance(each, torch.amp.GradScaler) for each in others),
+            BATCH_SIZE: any(isinstance(each, BatchSize) for each in others),
+            SAVES_ALONE: alone and (self._checkpoint_dir or self._worker.checkpoint_dir) is not None,
+        }
+        check_live_tables(slots, given)
+        self._tables = LiveTables(self.member, tables, self._wait_for_servers, self._peer_tls(), alone=alone)
 
     @property
     def _library_term(self) -> tuple[tuple[str, str], ...]:
@@ -212,6 +237,11 @@ def _bare_model(model: nn.Module) -> tuple[nn.Module, torch.device]:
     """Return the model without the wrapper of torch.compile, and its device."""
     bare: nn.Module = getattr(model, "_orig_mod", model)
     return bare, model_device(bare)
+
+
+def _parts(grid: Grid, micro_batch: int | None, *, one_slot: bool) -> MicroBatcher:
+    check_micro_batch(grid, micro_batch)
+    return MicroBatcher(grid, micro_batch, one_slot=one_slot)
 
 
 def _policies(others: Mapping[str, Stateful], optimizers: Optimizers) -> tuple[NoiseScale | None, BatchSize | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
@@ -16,6 +17,7 @@ from pliant.torch.data.seeds import seed_for_reading
 from pliant.torch.evaluation_mode import evaluation_mode, modules_of
 from pliant.torch.state.optimizers import Optimizers
 from pliant.train.data.loader import LoadedMicroBatch
+from pliant.train.live.engine import RowGradients, Rows
 from pliant.train.live.evaluate import EvaluationResults, Numbers, Totals
 from pliant.train.live.loop import Loop
 from pliant.train.live.run import LiveRun
@@ -69,6 +71,7 @@ class Run(LiveRun):
 
     def reduce(self) -> bool:
         """Do the first half of `step`. If it returns True, `.grad` holds the global gradient: call `apply` next."""
+        self._send_rows()
         if self._loop.finish_part() is None:
             return False
         self._optimizers.unscale()
@@ -90,6 +93,21 @@ class Run(LiveRun):
         It must hold none of the model's parameters.
         """
         return self._optimizers.inner_loop()
+
+    def pull(self, table: str, ids: npt.ArrayLike) -> Rows:
+        """Return the rows of a table by their ids, as float32 values in the shape of the ids and one more dimension.
+
+        They have all pushes of the steps before this one, and none of this step.
+        """
+        return self._pull_rows(table, ids)
+
+    def push(self, gradients: RowGradients) -> bool:
+        """Keep gradients of the item's mean loss by row, `{"ads": (ids, gradients)}`, until `step` sends them.
+
+        The servers apply the step's mean gradient once. Gradients of equal ids are added up. Returns True.
+        """
+        self._push_rows(gradients)
+        return True
 
     @property
     def turn(self) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pliant.ps.gradients import Floats, Ids, TableGradients, TableRun
+from pliant.ps.gradients import Floats, Ids, RowRun, TableGradients, TableRun
 
 __all__ = ["ServerEmbedding", "ServerVariables", "push_gradients"]
 
@@ -36,7 +36,7 @@ class ServerEmbedding(nn.Module):
     Each forward pass pulls the rows that it needs. Their gradients wait for `push_gradients`.
     """
 
-    def __init__(self, run: TableRun, table: str) -> None:
+    def __init__(self, run: RowRun, table: str) -> None:
         super().__init__()
         self.table = table
         self._run = run
@@ -97,7 +97,7 @@ class ServerVariables:
         return flat.reshape(-1, self._dim)
 
 
-def push_gradients(run: TableRun, *modules: TableModule) -> bool:
+def push_gradients(run: RowRun, *modules: TableModule) -> bool:
     """Push the gradients of all modules together. Return False if they were too old: compute the batch again."""
     found = TableGradients()
     for module in modules:

@@ -32,7 +32,7 @@ from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
-from pliant.core.member.leave import grace_margin_s
+from pliant.core.member.leave import grace_margin_s, reason_to_stop
 from pliant.core.messages import Command, Join, Leave
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.names import MemberId
@@ -41,6 +41,7 @@ from pliant.core.model.world import World
 from pliant.errors import BadInput
 from pliant.train.coordinator_link import LinkListener
 from pliant.train.group.contract import CollectiveGroup, GroupWiring, StartWiring
+from pliant.train.live.errors import Left
 from pliant.train.peer.server import PeerLost, PeerServer
 from pliant.train.process import PauseLog
 from pliant.train.state.transfer import ReceivedState, StateDownload, fetch_gradient
@@ -91,6 +92,7 @@ class Session:
         forget: Callable[[int], None],
         collect_garbage: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
         download: StartDownload = StateDownload,
+        on_view: Callable[[View, tuple[PeerKey, ...]], None] | None = None,
     ) -> None:
         self.member = member
         self.machine = Machine(member, terms, can_save=collect_garbage is not None)
@@ -101,6 +103,7 @@ class Session:
         self._peers = peers
         self._wire = wire
         self._download = download
+        self._on_view = on_view  # for parameter servers
         self._forget = forget  # drops messages and connections of generations below a number
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)  # notified after each signal of a background thread
@@ -174,6 +177,17 @@ class Session:
         """Return the next order if there is one already."""
         with self._lock:
             return self._queued.popleft() if self._queued else None
+
+    def require_member(self) -> None:
+        """Raise `Left` if the job has ended, if this member is fenced, or if its grace period is over."""
+        with self._lock:
+            exits = [order for order in self._queued if isinstance(order, s.Exit)]
+            machine, view = self.machine, self.machine.view
+        if exits:
+            raise Left(exits[0].code, exits[0].why)
+        if view is not None and (view.state.ended or not view.known):
+            code = int(view.state is JobState.FAILED) if view.known else FENCED_CODE
+            raise Left(code, reason_to_stop(machine, view))
 
     def wait_for_order(self) -> Order:
         """Wait until another thread's signal leads to an order, and return it."""
@@ -323,6 +337,8 @@ class Session:
 
     def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
         """Feed the coordinator's view to the machine, after the keys of its generations went to the peer server."""
+        if self._on_view is not None:
+            self._on_view(view, keys)
         with self._lock:
             self._keys.update({each.generation: each.key for each in keys})
             for world in view.worlds:

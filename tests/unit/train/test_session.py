@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
 from pliant.core.messages import Command, Drain, Join, Leave, Report, Stopped, WiringFailed
@@ -20,6 +21,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World, WorldKind
 from pliant.train.coordinator_link import LinkListener
+from pliant.train.live.errors import Left
 from pliant.train.session import Order, Session
 from pliant.train.standalone import StandaloneCoordinator
 from unit.core.build import GRID, TERMS, A, B, X, world
@@ -384,3 +386,27 @@ def test_stopping_is_said(closing: list[Session]) -> None:
     (said,) = [each for each in contact.said if isinstance(each, Stopped)]
     assert (said.generation, said.peer) == (1, B)
     assert not any(isinstance(each, Report) for each in contact.said)
+
+
+def test_a_member_that_waits_in_user_code_learns_that_it_must_not(closing: list[Session]) -> None:
+    def why(session: Session) -> tuple[object, str]:
+        with pytest.raises(Left) as left:
+            session.require_member()
+        return left.value.code, left.value.why
+
+    def computing() -> Session:
+        made, _ = alone(closing)
+        while not isinstance(order := made.wait_for_order(), s.Compute):
+            made.feed(answer_to(order))
+        made.require_member()
+        return made
+
+    fenced, failed, late = computing(), computing(), computing()
+    view = replace(VIEW, revision=10**6, known=False)
+    fenced.view_received(view, ())
+    assert why(fenced)[0] == FENCED_CODE
+    failed.view_received(replace(view, known=True, state=JobState.FAILED, why="a slot raised"), ())
+    assert why(failed) == (1, "the job is failed: a slot raised")
+    late.feed(s.DrainNotice(0.0, "SIGTERM"))
+    late.feed(s.GraceOver())
+    assert why(late) == (0, "the grace period is over")

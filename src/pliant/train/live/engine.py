@@ -6,11 +6,15 @@ in between: it holds the model, the gradients of the current step and the buffer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
+from pliant.core.model.view import View
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch
 from pliant.train.group.contract import CollectiveGroup
 from pliant.train.reduce.control_row import ControlRow
@@ -18,6 +22,10 @@ from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.state.flat import State
 from pliant.train.state.shared_copy import SharedMemory
 from pliant.train.state.transfer import ReceivedState
+from pliant.wire.views import PeerKey
+
+Rows = npt.NDArray[np.float32]
+RowGradients = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
 
 
 class StepGroup(CollectiveGroup, Protocol):
@@ -185,6 +193,34 @@ class Engine(Protocol):
 
     def gradient_from(self, received: ReceivedState) -> Any:
         """Return the reduced gradient that another member sent."""
+
+
+class StepTables(Protocol):
+    """Rows on parameter servers, beside the state. The training thread makes all calls but `view_received`."""
+
+    @property
+    def terms(self) -> tuple[tuple[str, str], ...]:
+        """The terms that members must share, as name and value."""
+
+    def view_received(self, view: View, keys: Sequence[PeerKey]) -> None:
+        """Follow the servers of the job. Another thread calls it."""
+
+    def pull(self, table: str, ids: npt.ArrayLike, step: int, *, idle: bool) -> Rows:
+        """Return the values of rows before a step. An idle item gets initial ones: its gradients are dropped."""
+
+    def push(self, gradients: RowGradients) -> None:
+        """Keep gradients of rows until the item ends. Raises BadInput if they cannot be used."""
+
+    def end_part(self, step: int, slot: int, share: float) -> None:
+        """Send the kept gradients, multiplied by the slot's share of the step; return once the servers have them."""
+
+    def drop_part(self) -> None:
+        """Drop the kept gradients."""
+
+    def end(self, step: int) -> None:
+        """Let the servers apply the gradients of all steps before this one."""
+
+    def close(self) -> None: ...
 
 
 class PartLoader(Protocol):

@@ -37,7 +37,7 @@ from pliant.train.data.loader import SampleError, SampleIndices, WrongSamples
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupWiring
 from pliant.train.live.checkpointing import MemberCheckpoints
-from pliant.train.live.engine import Engine, LiveState, PartLoader
+from pliant.train.live.engine import Engine, LiveState, PartLoader, StepTables
 from pliant.train.live.errors import Left, NonFiniteGradient, hide_own_frames
 from pliant.train.live.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.train.live.loop import Loop
@@ -129,6 +129,7 @@ class LiveJob(ABC):
         self._peers: PeerServer | None = None
         self._peer_values = PeerValues()
         self._results = EvaluationResults()
+        self._tables: StepTables | None = None  # set before `_assemble`, if there are some
         self._host = "127.0.0.1"
         self._checkpoint_dir: str | None = None
         self._interrupt: InterruptHandler | None = None
@@ -168,6 +169,8 @@ class LiveJob(ABC):
 
     def _end_loop(self, loop: Loop) -> None:
         """Take part in what the others do, after user code left its loop without an exception."""
+        if self._run is not None and loop.is_after_step:
+            self._run._end_rows()
         try:
             loop.leave()
         except BadInput as error:
@@ -194,13 +197,14 @@ class LiveJob(ABC):
 
     def _opened(self, run: AnyRun) -> AnyRun:
         """Keep the run, to close its log at the end."""
-        self._run = run
+        self._run, run._tables = run, self._tables
         return run
 
     def _terms(self, grid: Grid, options: VerifyOptions, extra: tuple[tuple[str, str], ...]) -> Terms:
         snapshots = options.snapshot_every if self._settings.coordinators else 0  # alone, no member can differ
         encrypted = self._settings.ca_file is not None
-        return Terms(grid, options.seed, snapshots, (*extra, *options.terms), options.verify, encrypted)
+        tables = self._tables.terms if self._tables is not None else ()
+        return Terms(grid, options.seed, snapshots, (*extra, *tables, *options.terms), options.verify, encrypted)
 
     def _assemble(
         self,
@@ -262,10 +266,13 @@ class LiveJob(ABC):
         download = partial(
             StateDownload, shared_memory=shared_memory, expected_bytes=sum(leaf_sizes(state.layout()[0]))
         )
+        on_view = self._tables.view_received if self._tables is not None else None
         session = Session(
-            self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage, download
+            self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage, download, on_view
         )
         self._session = session
+        if self._tables is not None:
+            self._closing.append(self._tables.close)
         checkpoints.feed = session.feed
         self._closing.append(session.close)
         self._closing.append(state_lock.close)
@@ -358,6 +365,13 @@ class LiveJob(ABC):
         except JobAlreadyEnded as late:
             raise Left(late.code, late.why) from late
         self._handle_sigterm(session)
+
+    def _wait_for_servers(self) -> None:
+        """Raise `Left` if this member must not even finish its item. Its tables call it while they wait for servers."""
+        session, loop = self._session, self._loop
+        if session is not None and loop is not None:
+            loop.note_progress()
+            session.require_member()
 
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None

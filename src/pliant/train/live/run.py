@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pliant.core.job.launches import FENCED_CODE
 from pliant.errors import BadInput
 from pliant.train.data.loader import LoadedMicroBatch
+from pliant.train.live.engine import RowGradients, Rows, StepTables
 from pliant.train.live.errors import Left
 from pliant.train.live.evaluate import (
     Evaluation,
@@ -46,6 +48,7 @@ class LiveRun:
         self._turn = 0  # number of evaluations since the last boundary
         self._step_log: StepLog | None = None
         self._own: OwnModel | None = None  # with model averaging
+        self._tables: StepTables | None = None  # on parameter servers
         self.complete = False
         self.rank = 0
         self.size = 1
@@ -79,6 +82,8 @@ class LiveRun:
         if self.complete:
             return None
         loaded = self._loop.next()
+        if self._tables is not None:
+            self._tables.drop_part()  # of an item that did not count
         machine = self._loop.session.machine
         self.rank, self.generation = machine.rank, machine.generation
         self.size = len(machine.world.members) if machine.world else 1
@@ -99,6 +104,8 @@ class LiveRun:
     def apply(self) -> None:
         """Do the second half of `step`: apply the global gradient."""
         self._loop.apply()
+        if self._loop.step == self.total_steps:
+            self._end_rows()
         if self._step_log is not None:
             self._step_log.add(self._loop.step, self.epoch, self._loop.metrics)
 
@@ -112,6 +119,7 @@ class LiveRun:
             raise BadInput(f"The reason given to run.finish must be a text, got {why!r}.")
         if self._loop.part is not None:
             raise BadInput("run.finish was called within a step. Call it after run.step() is True.")
+        self._end_rows()
         self._loop.finish(why)
 
     def log(self, **values: Any) -> None:
@@ -183,6 +191,49 @@ class LiveRun:
     def metrics(self) -> Mapping[str, float]:
         """The means of the values logged in the last applied step, equal on every member."""
         return self._loop.metrics
+
+    # ------------------------------------------------------------------------------------------------ tables
+
+    def _pull_rows(self, table: str, ids: npt.ArrayLike) -> Rows:
+        """Return rows with all pushes of the steps before this one, and none of this step."""
+        if self.complete:
+            raise BadInput(
+                "run.pull was called after the loop: the servers end with the job. Call it in the loop, such as once "
+                "run.step_number is run.total_steps."
+            )
+        loop = self._loop
+        step = loop.step + 1 if loop.is_after_step else loop.step
+        return self._with_tables().pull(table, ids, step, idle=loop.part is not None and not loop.item_weight)
+
+    def _push_rows(self, gradients: RowGradients) -> None:
+        """Keep gradients of rows until the item ends."""
+        tables = self._with_tables()
+        if self._loop.part is None:
+            raise BadInput("run.push was called outside of an item. Call it before run.step(), for the same item.")
+        tables.push(gradients)
+
+    def _with_tables(self) -> StepTables:
+        if self._tables is None:
+            raise BadInput("This run has no tables. Pass tables=[Table(...)] to job.train.")
+        return self._tables
+
+    def _end_rows(self) -> None:
+        """Let the servers apply the last step, since no pull of a later one does."""
+        if self._tables is not None:
+            self._tables.end(self._loop.step + 1)
+
+    def _send_rows(self) -> None:
+        """Send the item's gradients of rows, so that the servers have them before any member applies the step."""
+        loaded, weight = self._loop.part, self._loop.item_weight
+        if self._tables is None or loaded is None or not weight:
+            return
+        if weight != loaded.samples:
+            raise BadInput(
+                f"An item of {loaded.samples} samples has the weight {weight:g}. With tables= the loss must be a mean "
+                "over the samples: call run.backward without weight=."
+            )
+        part = loaded.micro_batch
+        self._tables.end_part(part.step, part.slots[0], loaded.samples / self._loop.grid.size(part.step))
 
     # ---------------------------------------------------------------------------------------------- progress
 
