@@ -247,7 +247,9 @@ class Strikes(narrow.Strikes):
             join.effect = ""
         self.joins.clear()
         joined = [each for each in self._chronicle.since(fault.revision) if isinstance(each, m.MemberJoined)]
-        fault.others = frozenset(live | {each.member.id for each in joined if each.at < ended})
+        agents = {name.rpartition(".")[0] for name in live}  # their last workers may join late, and are lost with them
+        late = {name for each in joined if (name := each.member.id).rpartition(".")[0] in agents or each.at < ended}
+        fault.others = frozenset(live | late)
         return True
 
     def _kill_all(self, fault: Fault, first: Callable[[], None]) -> None:

@@ -16,14 +16,15 @@ from unit.cli.program import real
 
 WITHIN = 0.01  # of the workers' time, what is added up may differ from what their lives add up to
 OURS = {  # in a job's folder
-    *("store.db", "store.db.mark", "endpoint.json", "token", "join-token", "lock", "agent-home"),
+    *("store.db", "store.db.mark", "store.db.archive", "endpoint.json", "token", "join-token", "lock", "agent-home"),
     "command.json",  # the last command, with which a later start is compared
 }
 FOLDERS = {"logs", "errors", "checkpoints"}
 NOT_OURS = (
     "torchinductor_",
     "__autograph_generated_file",
-)  # torch's cache; TensorFlow's, which a killed process leaves
+    "__pycache__",
+)  # torch's cache; TensorFlow's, which a killed process leaves, and Python's of them
 
 
 def check_leftovers(job: Job, keep: int, broken: list[str]) -> dict[str, Any]:
