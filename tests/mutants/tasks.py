@@ -86,8 +86,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/evolve.py",
-                "    return state.terms.range_of(shard.kind, shard.number).start if evaluates else shard.upto\n",
-                "    return shard.start if evaluates or shard.upto else shard.upto\n",
+                "    return state.terms.range_of(shard.kind, shard.number).start if again else shard.upto\n",
+                "    return shard.start if again or shard.upto else shard.upto\n",
             ),
         ),
     ),
@@ -98,8 +98,8 @@ TASKS = (
         (
             Edit(
                 "core/tasks/evolve.py",
-                "    evaluates = shard.kind is ShardKind.EVALUATE\n",
-                "    evaluates = shard.kind is ShardKind.EVALUATE and shard.upto == shard.start\n",
+                "    again = state.begins_again(shard.kind)\n",
+                "    again = state.begins_again(shard.kind) and shard.upto == shard.start\n",
             ),
         ),
     ),
@@ -284,6 +284,59 @@ TASKS = (
                 "core/supervisor/orders.py",
                 "            return _with_joined(state, name), ()\n",
                 "            return (state if name else _with_joined(state, name)), ()\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a shard is done before a mean has it",
+        "task queue: pair averaging",
+        "A shard is done as soon as its member processed it, and is lost with the model of that member.",
+        (
+            Edit(
+                "core/tasks/decide.py",
+                "    if state.terms.averages:\n        return () if",
+                "    if state.terms.averages and command.records < 0:\n        return () if",
+            ),
+        ),
+    ),
+    Planted(
+        "shards continue without their effect",
+        "task queue: pair averaging",
+        "With pair averaging a returned shard is continued where its member was, whose model is gone.",
+        (
+            Edit(
+                "core/tasks/model.py",
+                "        return kind is ShardKind.EVALUATE or self.terms.averages\n",
+                "        return kind is ShardKind.EVALUATE\n",
+            ),
+        ),
+    ),
+    Planted(
+        "any model in a mean",
+        "task queue: pair averaging",
+        "A mean has models that were not averaged with the mean before, and may lack shards that are done.",
+        (
+            Edit(
+                "core/tasks/pairs.py",
+                " if copy.base == peers.saves]",
+                " if copy.base <= peers.saves]",
+            ),
+        ),
+    ),
+    Planted(
+        "a late mean replaces a newer one",
+        "task queue: pair averaging",
+        "A mean of models from before the newest mean is accepted as the next one.",
+        (
+            Edit(
+                "core/tasks/decide.py",
+                "    if command.number != state.saves + 1:\n",
+                "    if command.number > state.saves + 1:\n",
+            ),
+            Edit(
+                "core/tasks/decide.py",
+                "t.ModelSaved(now, command.member, command.number, command.name, done)",
+                "t.ModelSaved(now, command.member, state.saves + 1, command.name, done)",
             ),
         ),
     ),

@@ -1,6 +1,6 @@
 """Schedules of task queues over the real decisions: every record once, no shard stuck, the same every time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,9 @@ from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Mode
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.tasks import messages as t
-from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, range_digest
+from pliant.core.tasks.decide import _save as save_model
+from pliant.core.tasks.model import HeldShard, ModelPeers, ShardKind, TaskState, TaskTerms, range_digest
+from pliant.core.tasks.pairs import CopyFacts, savable
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant_sim.fault_kinds import SimulatedFaultKind
@@ -65,6 +67,7 @@ def test_schedules_differ_in_what_they_are_about() -> None:
     assert any(setting.poison is not None for setting in settings)
     assert any(setting.next_epochs for setting in settings)
     assert any(setting.terms.growing for setting in settings)
+    assert any(setting.terms.averages for setting in settings)
     scheduled = {fault.kind for seed in range(30) for fault in schedule_of(ScheduleKind.TASKS, seed)}
     assert scheduled == set(TASKS)
     assert any(fault.at_s > FAULTS_UNTIL_S for fault in schedule_of(ScheduleKind.TASKS, 5))
@@ -100,6 +103,49 @@ def test_a_bug_planted_in_growing_data_is_found(
     monkeypatch.setattr(TaskTerms, name, property(bug))
     found = [complaint for seed in range(GROWING, GROWING + 60, 20) for complaint in run_tasks(seed, ()).complaints]
     assert any(says in complaint for complaint in found), found
+
+
+# --------------------------------------------------------------------------------------------- pair averaging
+
+AVERAGING = (1011, 1091, 1111, 1231)
+
+
+@pytest.mark.parametrize("seed", AVERAGING)
+def test_every_mean_has_the_effect_of_all_shards_that_are_done(seed: int) -> None:
+    story: list[str] = []
+    assert run_tasks(seed, story=story).complaints == ()
+    assert sum("saved the mean" in line for line in story) >= 5
+
+
+def ignore_the_base(peers: ModelPeers, copies: Sequence[CopyFacts]) -> tuple[list[int], tuple[int, ...]]:
+    return savable(peers, [replace(copy, base=peers.saves) for copy in copies])
+
+
+def accept_late_saves(state: TaskState, command: t.SaveModel, now: float) -> tuple[m.Event, ...] | Rejection:
+    return save_model(state, replace(command, number=state.saves + 1), now)
+
+
+@pytest.mark.parametrize(
+    ("place", "bug"),
+    [("pliant_sim.tasks.pairs.savable", ignore_the_base), ("pliant.core.tasks.decide._save", accept_late_saves)],
+)
+def test_a_bug_planted_in_pair_averaging_is_found(
+    monkeypatch: pytest.MonkeyPatch, place: str, bug: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(place, bug)
+    found = [complaint for seed in AVERAGING for complaint in run_tasks(seed).complaints]
+    assert any("lacks its effect" in complaint for complaint in found), found
+
+
+def test_a_shard_that_is_reported_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member claims its shards for a save whose model does not have them yet."""
+
+    def claim(number: int, base: int, attempts: tuple[int, ...]) -> CopyFacts:
+        return CopyFacts(number, base, (*attempts, *range(1, 1000)))
+
+    monkeypatch.setattr("pliant_sim.tasks.pairs.CopyFacts", claim)
+    found = [complaint for seed in AVERAGING for complaint in run_tasks(seed).complaints]
+    assert any("lacks its effect" in complaint for complaint in found), found
 
 
 # ------------------------------------------------------------------------------- the checks see what is wrong

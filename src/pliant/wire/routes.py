@@ -282,6 +282,7 @@ COMMANDS: dict[type, Route] = {
     t.CompleteShard: _command("complete-shard", Scope.JOIN, t.CompleteShard, "Report that a shard is done."),
     t.FailShard: _command("fail-shard", Scope.JOIN, t.FailShard, "Report that user code raised on a shard."),
     t.GrowData: _command("grow-data", Scope.JOIN, t.GrowData, "Report how many records growing data has."),
+    t.SaveModel: _command("save-model", Scope.JOIN, t.SaveModel, "Report that the mean of models is saved."),
     p.JoinServers: _command("join-servers", Scope.JOIN, p.JoinServers, "Join a task queue as a parameter server."),
     p.ReportCopied: _command("copied", Scope.JOIN, p.ReportCopied, "Report that copies of buckets are filled."),
     m.RequestCheckpoint: _command(

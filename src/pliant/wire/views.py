@@ -21,9 +21,10 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import View, spare_why
+from pliant.core.model.view import View, model_peers, spare_why
 from pliant.core.model.world import World, WorldKind
 from pliant.core.ps.model import BucketLayout
+from pliant.core.tasks.model import ModelPeers
 from pliant.errors import BadInput
 
 
@@ -85,6 +86,7 @@ class ViewDelta:
     layout: BucketLayout | int | None = None  # a number: the one that the member has
     table_history: int = 0
     changes: Changes = ()
+    model_peers: ModelPeers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def view_delta(before: View | None, after: View) -> ViewDelta:
         layout=_layout_since(before, after),
         table_history=after.table_history,
         changes=after.changes,
+        model_peers=after.model_peers,
     )
 
 
@@ -180,6 +183,9 @@ def peer_keys(job: Job, key: Callable[[str, float, int], str]) -> PeerKeys:
         layout = PeerKey(number, key(job.name, job.created_at, number))
         with_layout = {keys: (*keys, layout) for keys in {(), *found.values()}}
         found = {member: with_layout[found.get(member, ())] for member in job.members}
+    if (peers := model_peers(job)) is not None:
+        another = PeerKey(peers.number, key(job.name, job.created_at, peers.number))
+        found.update({member: (*found.get(member, ()), another) for member in peers.members})
     return found
 
 
@@ -241,6 +247,7 @@ def apply_update(before: View | None, update: ViewUpdate) -> View:
         layout=_layout(change.layout, before),
         table_history=change.table_history,
         changes=change.changes,
+        model_peers=change.model_peers,
     )
 
 

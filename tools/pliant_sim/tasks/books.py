@@ -38,6 +38,7 @@ class Books:
     waiting: dict[Shard, float] = field(default_factory=dict)  # returned shards, since when
     next_start: dict[Shard, int] = field(default_factory=dict)  # of shards that were given out and are not done
     done: set[Shard] = field(default_factory=set)
+    processed: set[int] = field(default_factory=set)  # attempts that were at the end of their shard, and not done yet
     done_by: dict[int, MemberId] = field(default_factory=dict)  # by attempt
     raised_by: dict[int, MemberId] = field(default_factory=dict)
     positions: dict[tuple[MemberId, int], int] = field(default_factory=dict)  # the last one of every attempt
@@ -72,6 +73,8 @@ class Books:
             self.complain(f"attempt {event.attempt} went from record {held.upto} to {event.upto} of {stop}")
         held.upto, held.digest, held.moved_at = event.upto, event.digest, now
         self.positions[held.member, event.attempt] = event.upto
+        if event.upto == stop:
+            self.processed.add(event.attempt)
         self.losses.pop(held.shard, None)
 
     def completed(self, event: t.ShardDone) -> None:
@@ -81,12 +84,25 @@ class Books:
         if (event.member, (event.kind, event.number)) != (held.member, held.shard):
             self.complain(f"{event.member} completed attempt {event.attempt}, which {held.member} holds")
         held.upto, held.digest = self.terms.range_of(*held.shard).stop, event.digest
-        self.positions[held.member, event.attempt] = held.upto
-        del self.held[event.attempt]
+        self._done(event.attempt, held)
+
+    def saved(self, event: t.ModelSaved) -> None:
+        """Complete the shards that a saved mean has."""
+        for attempt in event.attempts:
+            held = self._current(attempt, "its save")
+            if held is None:
+                continue
+            if held.upto != self.terms.range_of(*held.shard).stop:
+                self.complain(f"attempt {attempt} was saved, and was at {held.upto}")
+            self._done(attempt, held)
+
+    def _done(self, attempt: int, held: OpenAttempt) -> None:
+        self.positions[held.member, attempt] = held.upto
+        del self.held[attempt]
         self._account(held)
         self.next_start.pop(held.shard, None)
         self.done.add(held.shard)
-        self.done_by[event.attempt] = event.member
+        self.done_by[attempt] = held.member
 
     def raised(self, event: t.ShardRaised, now: float) -> None:
         held = self._current(event.attempt, "an exception")
@@ -122,7 +138,9 @@ class Books:
         held = self.held.pop(attempt)
         self.returned += 1
         self.waiting[held.shard] = now
-        if held.shard[0] is not ShardKind.EVALUATE:  # an evaluation begins its shard again: its sums are lost
+        if self.terms.averages:  # the effect may be lost with the model of the member
+            self.next_start[held.shard] = self.terms.range_of(*held.shard).start
+        elif held.shard[0] is not ShardKind.EVALUATE:  # an evaluation begins its shard again: its sums are lost
             self._account(held)
             self.next_start[held.shard] = held.upto
 

@@ -16,7 +16,7 @@ from pliant.core.tasks import messages as t
 from pliant.core.tasks.audit import TaskHistory
 from pliant.core.tasks.decide import LOSSES_MAX, RAISED_MAX
 from pliant.core.tasks.member import AHEAD
-from pliant.core.tasks.model import HeldShard, ShardKind, TaskState
+from pliant.core.tasks.model import UNSAVED_MAX, HeldShard, ShardKind, TaskState
 from pliant.wire.api import EVENTS
 from pliant_sim.checks import StoreChecks
 from pliant_sim.processes.coordinator import PUMP_EVERY_S, Ask
@@ -103,6 +103,9 @@ class TaskChecks(StoreChecks):
                 books.advanced(event, now)
             case t.ShardDone():
                 books.completed(event)
+            case t.ModelSaved():
+                books.saved(event)
+                self._saved(books, event)
             case t.ShardRaised():
                 books.raised(event, now)
             case t.ShardReturned():
@@ -113,6 +116,14 @@ class TaskChecks(StoreChecks):
                 self._grown(books, event)
             case t.EvaluationDone():
                 self._evaluated(books, event)
+
+    def _saved(self, books: Books, event: t.ModelSaved) -> None:
+        """Check that the mean has the effect of every shard that is done, of this save or of an earlier one."""
+        mean = self.sim.means[event.name]
+        for kind, number in sorted(books.done):
+            found = books.terms.range_of(kind, number)
+            if not mean.issuperset((found.epoch, record) for record in range(found.start, found.stop)):
+                self.complain(f"shard {number} is done, and the mean {event.name} lacks its effect")
 
     def _grown(self, books: Books, event: t.DataGrown) -> None:
         """Check that the queue has no record that is not there, and is not complete too early."""
@@ -198,12 +209,13 @@ class TaskChecks(StoreChecks):
         """State is O(members): `AHEAD` shards of each kind for the most members that the job had at once."""
         self.members_max = max(self.members_max, len(job.members))
         raised = sum(bool(shard.raised) for shard in state.open_shards)
+        most = UNSAVED_MAX if state.terms.averages else AHEAD
         for kind in ShardKind:
             count = sum(shard.kind is kind for shard in state.open_shards)
-            if count > AHEAD * self.members_max + raised:
+            if count > most * self.members_max + raised:
                 self.complain(f"size: {count} {kind.value} shards are open, with {self.members_max} members at most")
         for member, count in Counter(shard.member for shard in state.held).items():
-            if count > AHEAD:
+            if count > most:
                 self.complain(f"size: {member} holds {count} shards")
         if len(state.last_done) > len(job.members):
             self.complain(f"size: {len(state.last_done)} last attempts are kept of {len(job.members)} members")
@@ -217,6 +229,9 @@ class TaskChecks(StoreChecks):
             return
         request = given.request
         match request:
+            case t.CompleteShard(member=member, attempt=attempt) if books.terms.averages:
+                if attempt not in books.processed:
+                    self.complain(f"{member} is told that attempt {attempt} is processed, which is not stored")
             case t.CompleteShard(member=member, attempt=attempt):
                 if books.done_by.get(attempt) != member:
                     self.complain(f"{member} is told that attempt {attempt} is done, which is not stored")

@@ -22,6 +22,7 @@ from pliant.train.coordinator_link import JOIN_PATIENCE_S
 from pliant.wire.api import Renew
 from pliant_sim.processes.coordinator import Ask, Back, MemberWatch
 from pliant_sim.requests import Request
+from pliant_sim.tasks.pairs import SimulatedPairs
 
 if TYPE_CHECKING:
     from pliant_sim.processes.agent import SimulatedAgent
@@ -44,6 +45,7 @@ class TaskWorker:
         evaluation = {ShardKind.EVALUATE: range(terms.evaluation_records)} if terms.evaluation_records else {}
         records = sim.grown if terms.growing else range(terms.records)
         self.run = TaskRun(self, terms, {terms.kind: records, **evaluation}, BATCH, None)
+        self.pairs = SimulatedPairs(self) if terms.averages else None
         self.shard: HeldShard | None = None  # the one that its training thread works on
         self.up = True
         self.joined = False
@@ -89,7 +91,7 @@ class TaskWorker:
 
     def leave(self, why: str) -> None:
         self.state.leave(why)
-        self._changed()
+        self.changed()
 
     def pause(self) -> None:
         self.paused = True
@@ -105,7 +107,7 @@ class TaskWorker:
         if self._batch_due:
             self._batch_due = False
             self._batch_over()
-        self._changed()
+        self.changed()
 
     def hang_over(self) -> None:
         """Return from user code at last."""
@@ -116,7 +118,7 @@ class TaskWorker:
 
     # ----------------------------------------------------------------------------------- the training thread
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Let both threads look whether there is something to do, as a notified condition does."""
         if self.up and self.joined and not self.paused:
             if self._waits:
@@ -124,6 +126,8 @@ class TaskWorker:
             self._send()
 
     def _begin_shard(self) -> None:
+        if self.pairs is not None and not self.pairs.boundary() and not self.state.is_over:
+            return
         shard = self.next_shard()
         if shard is not None:
             self._waits = False
@@ -140,7 +144,7 @@ class TaskWorker:
         if next(self._batches, None) is None:
             self.shard = None
             self._waits = True
-            self._changed()
+            self.changed()
             return
         seconds = self.record_s * len(self.run.numbers) * self.sim.chance.uniform(0.8, 1.2)
         self.sim.after(seconds, self._batch_over)
@@ -157,6 +161,8 @@ class TaskWorker:
             self._raise()
         else:
             self.sim.checks.processed(self)
+            if self.pairs is not None:
+                self.pairs.stepped(self.run.epoch, self.run.numbers)
             if self.run.evaluating:
                 self.run.add(total=sum(self.run.numbers), count=len(self.run.numbers))
             self._begin_batch()
@@ -273,7 +279,7 @@ class TaskWorker:
             ended = job.state if answer.code is Code.ENDED and job is not None else None
             self.sim.checks.refused(self, answer, command)
             self.state.refused(command, answer.code, answer.why, now, ended)  # type: ignore[arg-type]
-        self._changed()
+        self.changed()
 
     # -------------------------------------------------------------------------------- the link to the job
 
@@ -305,7 +311,7 @@ class TaskWorker:
         if isinstance(answer, Accepted):
             self.joined = True
             self._open_watch()
-            self._changed()
+            self.changed()
         elif isinstance(answer, Rejection) and answer.code is Code.ENDED:
             job = self.sim.checks.job
             self.end(int(job is not None and job.state is JobState.FAILED))
@@ -317,7 +323,7 @@ class TaskWorker:
         if isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN):
             self.sim.checks.refused(self, answer)
             self.state.fence(answer.why)
-            self._changed()
+            self.changed()
         elif self.sim.client_of(self.id).known.moved_at > self._watched_at:
             self._open_watch()
 
@@ -333,7 +339,9 @@ class TaskWorker:
         if view is not None and view.revision >= self._revision:
             self._revision = view.revision
             self.state.follow_job(view.state, draining=view.draining)
-            self._changed()
+            if self.pairs is not None and view.model_peers is not None:
+                self.pairs.follow(view.model_peers)
+            self.changed()
         self.sim.after(0.001 if view is not None else 0.1, self._watch_next, watch.number)
 
     def _watch_next(self, number: int) -> None:

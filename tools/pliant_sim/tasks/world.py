@@ -45,7 +45,7 @@ def setting_for(seed: int) -> TaskSetting:
 
     In a tenth of the schedules only members fail, in another one they are replaced until the end. In a third one a
     record raises on every member, in a fourth one the job is a prediction, and in a fifth one it is created again. A
-    twentieth of the jobs only evaluates, and in another one the data grows.
+    twentieth of the jobs only evaluates, in another one the data grows, and another one averages models in pairs.
     """
     terms = replace(TRAINING, seed=seed, shuffled=seed % 4 == 1, evaluate_every=(0, 11, 40)[seed // 10 % 3])
     if seed % 7 == 3:
@@ -77,6 +77,9 @@ def setting_for(seed: int) -> TaskSetting:
                 records=chance.choice([0, 20, 633, 640, 1201, 1201, 1500, 1500]),
                 partitions=chance.choice([0, 1, 3]),
             )
+        case 1 if seed // 10 % 2:
+            pairs = replace(terms, records=333, epochs=3, evaluation_records=0, evaluate_every=0, averages=True)
+            return replace(setting, terms=pairs)
         case 9 if seed // 10 % 2:
             return replace(setting, terms=TaskTerms(0, 20, evaluation_records=1203, deadline_s=8.0))
         case _:
@@ -142,6 +145,7 @@ class TaskSimulation(Simulation):
         self.grown = SimulatedGrowth()
         if setting.partitions:
             self.grown = SimulatedQueue(setting.partitions, Random(f"partitions {setting.seed}"))
+        self.means: dict[str, frozenset[tuple[int, int]]] = {}  # by name, the records that a saved mean was trained on
         for at, when_s in enumerate(setting.growth_s, 1):
             self.after(when_s, self._add_records, at)
         self.attempt_due = False  # a user is about to create the job again

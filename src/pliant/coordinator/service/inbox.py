@@ -18,6 +18,7 @@ from pliant.core.tasks.messages import (
     FailShard,
     GrowData,
     JoinTasks,
+    SaveModel,
     ShardOverdue,
     TakeShards,
 )
@@ -162,7 +163,9 @@ def sender_of(command: Command) -> MemberId | None:
             return member
         case JoinTasks(member=member) | TakeShards(member=member) | AdvanceShard(member=member):
             return member
-        case CompleteShard(member=member) | FailShard(member=member) | GrowData(member=member):
+        case CompleteShard(member=member) | FailShard(member=member):
+            return member
+        case GrowData(member=member) | SaveModel(member=member):
             return member
         case JoinServers(member=member) | ReportCopied(member=member):
             return member

@@ -24,7 +24,7 @@ from pliant.core.model.world import World, WorldKind
 from pliant.core.ps.evolve import evolve_servers, without_servers
 from pliant.core.ps.messages import LayoutChanged, ServerEvent, ServerJoined
 from pliant.core.tasks.evolve import evolve_tasks, without_member, without_members
-from pliant.core.tasks.messages import ShardDone, TaskEvent, TaskMemberJoined
+from pliant.core.tasks.messages import ModelSaved, ShardDone, TaskEvent, TaskMemberJoined
 
 DISPUTE_STEPS = 100  # a dispute counts this long; rare errors of one machine cannot be attributed
 DISPUTES_KEPT = 64
@@ -119,8 +119,10 @@ def _with_task_event(job: Job, event: TaskEvent) -> Job:
     tasks = evolve_tasks(job.tasks, event)
     match event:
         case TaskMemberJoined():
-            member = Member(event.member, event.number, event.agent, pid=event.pid)
+            member = Member(event.member, event.number, event.agent, address=event.address, pid=event.pid)
             return change(_with_member(job, member), tasks=tasks)
+        case ModelSaved(attempts=attempts) if attempts:
+            return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + len(attempts))
         case ShardDone():
             return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + 1)
         case _:

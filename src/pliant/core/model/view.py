@@ -13,6 +13,7 @@ from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.core.ps.model import BucketLayout
+from pliant.core.tasks.model import ModelPeers
 
 
 class MemberState(StrEnum):
@@ -57,6 +58,7 @@ class View:
     layout: BucketLayout | None = None  # of the parameter servers, once there are some
     table_history: int = 0  # the attempt with which their tables began
     changes: Changes = ()  # of the batch, up to the durable step
+    model_peers: ModelPeers | None = None  # of a task queue with pair averaging
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
@@ -88,7 +90,17 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         layout=job.ps.layout if job.ps is not None else None,
         table_history=job.ps.history if job.ps is not None else 0,
         changes=job.terms.grid.changes if job.terms is not None else (),
+        model_peers=model_peers(job),
     )
+
+
+def model_peers(job: Job) -> ModelPeers | None:
+    """Return the members whose models are averaged; None without pair averaging."""
+    if job.tasks is None or not job.tasks.terms.averages:
+        return None
+    staying = sorted((each for each in job.workers.values() if not each.draining), key=lambda each: each.number)
+    names, addresses = tuple(each.id for each in staying), tuple(each.address for each in staying)
+    return ModelPeers(job.joined, names, addresses, job.tasks.saves, job.tasks.saved)
 
 
 def kept_checkpoints(job: Job) -> tuple[str, ...]:

@@ -57,7 +57,10 @@ class TaskAudit:
             case t.ShardReturned():
                 self._return(event.attempt, unknown=True)
             case t.ShardDone():
-                self._complete(event)
+                self._complete(event.attempt, event.digest)
+            case t.ModelSaved():
+                for attempt in event.attempts:
+                    self._complete(attempt)
             case t.EvaluationBegun() | t.EvaluationDone():
                 pass
 
@@ -150,7 +153,7 @@ class TaskAudit:
             return
         upto, digest = self._read.pop(attempt)
         self._check(shard, upto, digest)
-        if shard.kind is ShardKind.EVALUATE:
+        if shard.kind is ShardKind.EVALUATE or self.terms.averages:
             self.repeated_max += upto - shard.start  # an evaluation begins its shard again
         else:
             self._left_at[shard.kind, shard.number] = upto
@@ -158,13 +161,17 @@ class TaskAudit:
         if unknown:
             self.repeated_max += self.terms.range_of(shard.kind, shard.number).stop - upto
 
-    def _complete(self, event: t.ShardDone) -> None:
-        shard = self._open.pop(event.attempt, None)
+    def _complete(self, attempt: int, digest: int | None = None) -> None:
+        """Complete a shard, with its last report or, without a digest, with a save after all of them."""
+        shard = self._open.pop(attempt, None)
         if shard is None or self.terms is None:
-            self._note(f"attempt {event.attempt} was completed after it was over")
+            self._note(f"attempt {attempt} was completed after it was over")
             return
-        self._read.pop(event.attempt)
-        self._check(shard, self.terms.range_of(shard.kind, shard.number).stop, event.digest)
+        upto, reported = self._read.pop(attempt)
+        stop = self.terms.range_of(shard.kind, shard.number).stop
+        if self.terms.averages and (digest is not None or upto != stop):
+            self._note(f"attempt {attempt} was completed, and no saved model has all of its records")
+        self._check(shard, stop, reported if digest is None else digest)
         self._left_at.pop((shard.kind, shard.number), None)
         self._done.setdefault(shard.kind, set()).add(shard.number)
 

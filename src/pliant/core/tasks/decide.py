@@ -17,10 +17,9 @@ from pliant.core.model.names import MemberId, bad_name
 from pliant.core.tasks import messages as t
 from pliant.core.tasks.describe import describe_shard, term_values
 from pliant.core.tasks.evolve import evolve_tasks
-from pliant.core.tasks.model import HeldShard, RaisedOn, ReturnedShard, ShardKind, TaskState, TaskTerms
+from pliant.core.tasks.model import HELD_MAX, HeldShard, RaisedOn, ReturnedShard, ShardKind, TaskState, TaskTerms
 from pliant.core.tasks.partitions import AHEAD_SHARDS, KnownOffsets, bad_ranges
 
-HELD_MAX = 8  # shards of one member
 LOSSES_MAX = 8  # members in a row that were lost with one shard, without progress
 RAISED_MAX = 2  # members on which a shard may raise before the job fails
 SUMS_MAX = 64
@@ -56,6 +55,8 @@ def decide_task(job: Job, command: t.TaskCommand, now: float) -> Decision:
             return _fail(state, command, now)
         case t.GrowData():
             return _grow(state, command, now)
+        case t.SaveModel():
+            return _save(state, command, now)
         case _:
             assert_never(command)
 
@@ -123,7 +124,7 @@ def _join(job: Job, command: t.JoinTasks, now: float) -> Decision:
         why = f"{job.name} has {len(job.members)} members, far more than its largest size {job.spec.size_max}"
         return Rejection(Code.BAD, why)
     who = (command.member, command.agent, job.joined + 1, max(command.pid, 0))
-    joined = t.TaskMemberJoined(now, *who, command.terms, valid_seconds(command.age_s))
+    joined = t.TaskMemberJoined(now, *who, command.terms, valid_seconds(command.age_s), command.address)
     if job.tasks is not None and command.terms.after(job.tasks.terms) == job.tasks.terms:
         return (joined,)
     # With fewer epochs all may be done. A job that only evaluates begins with its evaluation.
@@ -166,6 +167,8 @@ def bad_task_terms(terms: TaskTerms) -> str:
         )
     if terms.predicts and (terms.epochs != 1 or terms.evaluation_records):
         return "a prediction has one epoch and no evaluation"
+    if terms.averages and (terms.kind is not ShardKind.TRAIN or terms.growing or terms.evaluation_records):
+        return "pair averaging needs training on data of a fixed length, without evaluation"
     if not 0 < terms.deadline_s <= DEADLINE_MAX_S:
         return f"deadline_s must be above 0 and at most {DEADLINE_MAX_S:g}; got {terms.deadline_s}"
     names = [name for name, _ in terms.extra]
@@ -187,7 +190,9 @@ def _take(job: Job, state: TaskState, command: t.TakeShards, now: float) -> Deci
         return Rejection(Code.BAD, f"a member can hold 1 to {HELD_MAX} shards; got {command.count}")
     if job.members[command.member].draining or _counting(job) < job.spec.size_min:
         return ()
-    wanted = command.count - len(state.held_by(command.member))
+    held = state.held_by(command.member)
+    waiting = sum(state.awaits_save(shard) for shard in held)
+    wanted = min(command.count - len(held) + waiting, state.held_max - len(held))
     others = any(not each.draining for name, each in job.workers.items() if name != command.member)
     chosen = _choose(state, command.member, wanted, others=others)
     if not chosen:
@@ -275,6 +280,8 @@ def _complete(state: TaskState, command: t.CompleteShard, now: float) -> Decisio
         return Rejection(Code.BAD, f"{command.member} read {command.records} records of {what}, not all of them")
     if wrong := _bad_sums(command.sums):
         return Rejection(Code.BAD, wrong)
+    if state.terms.averages:
+        return () if shard.upto == stop else (t.ShardAdvanced(now, shard.attempt, stop, command.digest),)
     done = t.ShardDone(
         now, command.member, shard.kind, shard.number, shard.attempt, shard.start, command.digest, command.sums
     )
@@ -288,6 +295,21 @@ def _bad_sums(sums: t.Sums) -> str:
     if not all(isfinite(value) for _, value in sums):
         return f"sums must be finite numbers; got {dict(sums)}"
     return ""
+
+
+def _save(state: TaskState, command: t.SaveModel, now: float) -> Decision:
+    if not state.terms.averages:
+        return Rejection(Code.BAD, "this queue has no pair averaging, and saves no model")
+    if command.name == state.saved:
+        return ()  # sent again
+    if command.number != state.saves + 1:
+        return Rejection(Code.PAST, f"save {command.number} of {command.member} is over: {state.saves} are stored")
+    if wrong := bad_name(command.name):
+        return Rejection(Code.BAD, wrong)
+    claimed = {*command.attempts}
+    done = tuple(each.attempt for each in state.held if each.attempt in claimed and state.awaits_save(each))
+    saved = t.ModelSaved(now, command.member, command.number, command.name, done)
+    return (saved, *_after_done(evolve_tasks(state, saved), now))
 
 
 def _grow(state: TaskState, command: t.GrowData, now: float) -> Decision:

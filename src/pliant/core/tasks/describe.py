@@ -42,6 +42,8 @@ def describe_task_event(event: t.TaskEvent) -> str:
             return f"attempt {attempt} raised on {member}: {error}"
         case t.DataGrown(records=records, complete=complete):
             return f"the data has {records} records{', and is complete' if complete else ' so far'}"
+        case t.ModelSaved(member=member, name=name, attempts=attempts):
+            return f"{member} saved the mean {name} with {len(attempts)} more shards"
         case t.EvaluationBegun(number=number, after_shards=after):
             return f"evaluation {number} began after {after} shards"
         case t.EvaluationDone(number=number, records=records, sums=sums):

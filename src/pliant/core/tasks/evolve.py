@@ -58,6 +58,8 @@ def evolve_tasks(state: TaskState | None, event: t.TaskEvent) -> TaskState:
             )
         case t.EvaluationDone():
             return change(state, evaluation=None)
+        case t.ModelSaved():
+            return _with_saved(state, event)
         case t.DataGrown():
             grown = replace(state.terms, records=event.records, complete=event.complete)
             return change(state, terms=grown, offsets=_with_added(state, event.added))
@@ -119,6 +121,18 @@ def _with_added(state: TaskState, added: tuple[OffsetRange, ...]) -> KnownOffset
     return (state.offsets or KnownOffsets()).after(added)
 
 
+def _with_saved(state: TaskState, event: t.ModelSaved) -> TaskState:
+    done = {each.member: each.attempt for each in state.held if each.attempt in event.attempts}
+    last_done = {each.member: each.attempt for each in state.last_done} | done
+    return change(
+        state,
+        held=tuple(each for each in state.held if each.attempt not in event.attempts),
+        last_done=tuple(LastDone(member, attempt) for member, attempt in last_done.items()),
+        saves=event.number,
+        saved=event.name,
+    )
+
+
 def _with_returned(state: TaskState, shards: tuple[HeldShard, ...], *, lost: bool) -> TaskState:
     if not shards:
         return state
@@ -135,9 +149,9 @@ def _with_returned(state: TaskState, shards: tuple[HeldShard, ...], *, lost: boo
 
 
 def _begin_again(state: TaskState, shard: HeldShard) -> int:
-    """Return the record at which the next attempt begins. The sums of an evaluation must be of all its records."""
-    evaluates = shard.kind is ShardKind.EVALUATE
-    return state.terms.range_of(shard.kind, shard.number).start if evaluates else shard.upto
+    """Return the record at which the next attempt begins."""
+    again = state.begins_again(shard.kind)
+    return state.terms.range_of(shard.kind, shard.number).start if again else shard.upto
 
 
 def _losses_after(shard: HeldShard, *, lost: bool) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Collection
 
 from pliant.core.model.names import MemberId
 from pliant.core.tasks import messages as t
-from pliant.core.tasks.decide import HELD_MAX
 from pliant.core.tasks.model import ShardKind, TaskState
 
 
@@ -34,8 +33,8 @@ def task_state_violation(state: TaskState, members: Collection[MemberId]) -> str
             return f"tasks: shard {shard.number} is held, and only {state.terms.total_shards} have all their records"
         if not found.start <= shard.start <= shard.upto <= found.stop:
             return f"tasks: attempt {shard.attempt} is at {shard.upto}, outside of its records"
-        if counts[shard.member] > HELD_MAX:
-            return f"tasks: {shard.member} holds more than {HELD_MAX} shards"
+        if counts[shard.member] > state.held_max:
+            return f"tasks: {shard.member} holds more than {state.held_max} shards"
     return _offsets_violation(state)
 
 
@@ -71,6 +70,14 @@ def task_change_violation(before: TaskState, event: t.TaskEvent, after: TaskStat
         shard = before.find(event.attempt)
         if shard is None or (shard.member, shard.kind, shard.number) != (event.member, event.kind, event.number):
             return f"tasks: {event.member} completed attempt {event.attempt}, which it did not hold"
+    if isinstance(event, t.ModelSaved):
+        if event.number != before.saves + 1:
+            return f"tasks: save {event.number} came after save {before.saves}"
+        ready = {shard.attempt for shard in before.held if before.awaits_save(shard)}
+        if not ready.issuperset(event.attempts):
+            return f"tasks: save {event.number} completed {event.attempts}, and only {sorted(ready)} were processed"
+    if isinstance(event, t.ShardDone) and before.terms.averages:
+        return f"tasks: attempt {event.attempt} was completed without a saved model"
     if isinstance(event, t.ShardsGiven):
         known = {(shard.kind, shard.number): shard.upto for shard in before.returned}
         for given in event.shards:

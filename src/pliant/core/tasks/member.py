@@ -22,7 +22,7 @@ FIRST_PAUSE_S = 0.1  # between two requests for a shard while there is none
 PAUSE_MAX_S = 1.0
 BUSY_FRACTION = 0.5  # of the deadline in one batch: a member that is so slow, or hangs, takes no further shard
 
-MemberCommand = t.TakeShards | t.AdvanceShard | t.CompleteShard | t.FailShard | t.GrowData
+MemberCommand = t.TakeShards | t.AdvanceShard | t.CompleteShard | t.FailShard | t.GrowData | t.SaveModel
 
 
 class TaskMember:
@@ -42,6 +42,8 @@ class TaskMember:
         self.leaving = ""  # why this member must leave; empty: it stays
         self._ready: deque[HeldShard] = deque()  # held, and not begun
         self._open: set[int] = set()  # attempts that this member holds, as far as it knows
+        self._processed: set[int] = set()  # of the attempts that it holds; with pair averaging they wait for a save
+        self._save: t.SaveModel | None = None  # not reported yet
         self._reports: deque[t.CompleteShard | t.FailShard] = deque()
         self._position: t.AdvanceShard | None = None  # not reported yet
         self._reported_at = 0.0
@@ -72,6 +74,7 @@ class TaskMember:
 
     def complete(self, shard: HeldShard, records: int, digest: int, sums: t.Sums) -> None:
         self._position = None
+        self._processed.add(shard.attempt)
         self._reports.append(t.CompleteShard(self.member, shard.attempt, records, digest, sums))
 
     def fail(self, shard: HeldShard, upto: int, digest: int, error: str) -> None:
@@ -81,6 +84,25 @@ class TaskMember:
     def grow(self, records: int, *, complete: bool, error: str = "", partitions: tuple[OffsetRange, ...] = ()) -> None:
         """Report how many records this member sees of growing data, or the offsets that it sees of a queue."""
         self._grown = t.GrowData(self.member, records, complete, error, partitions)
+
+    def save(self, number: int, name: str, attempts: tuple[int, ...]) -> None:
+        """Report that this member saved a mean of models with the effect of these attempts."""
+        self._save = t.SaveModel(self.member, number, name, attempts)
+
+    @property
+    def has_save(self) -> bool:
+        """True if a save is not reported yet."""
+        return self._save is not None
+
+    @property
+    def unsaved(self) -> tuple[int, ...]:
+        """The attempts of this member that are processed, and that it holds until a saved mean has their effect."""
+        return tuple(sorted(self._processed))
+
+    @property
+    def waits(self) -> bool:
+        """True if the training thread waits for a shard."""
+        return self._busy_since is None
 
     def must_stop(self, shard: HeldShard) -> bool:
         """Return whether to stop this shard before its end: it was returned, or this member must leave."""
@@ -129,6 +151,8 @@ class TaskMember:
             return None
         if self._reports:
             return self._reports[0]
+        if self._save is not None:
+            return self._save
         hurry = self.closing or bool(self.leaving)
         if self._position is not None and (hurry or now >= self._reported_at + REPORT_S):
             return self._position
@@ -166,8 +190,11 @@ class TaskMember:
                 self.ended = ended
             case Code.GONE | Code.UNKNOWN:
                 self.fence(why)
-            case Code.PAST if not isinstance(command, t.TakeShards | t.GrowData):
+            case Code.PAST if isinstance(command, t.SaveModel):
+                pass  # another member saved before
+            case Code.PAST if isinstance(command, t.AdvanceShard | t.CompleteShard | t.FailShard):
                 self._open.discard(command.attempt)
+                self._processed.discard(command.attempt)
                 if self._position is not None and self._position.attempt == command.attempt:
                     self._position = None
             case _:
@@ -187,13 +214,17 @@ class TaskMember:
             case t.GrowData():
                 if self._grown == command:
                     self._grown = None
+            case t.SaveModel():
+                self._save = None
             case t.TakeShards():
                 pass
 
     def _follow(self, held: tuple[HeldShard, ...], now: float, *, took: bool) -> None:
         """Take over the shards that the coordinator has for this member."""
-        completed = {report.attempt for report in self._reports}
-        known = {shard.attempt for shard in held} - completed
+        completed = {report.attempt for report in self._reports} | self._processed
+        all_held = {shard.attempt for shard in held}
+        self._processed &= all_held
+        known = all_held - completed
         self._ready = deque(shard for shard in self._ready if shard.attempt in known)
         new = [shard for shard in held if shard.attempt not in self._open | completed]
         self._ready.extend(sorted(new, key=lambda shard: shard.attempt))

@@ -22,6 +22,7 @@ class JoinTasks:
     terms: TaskTerms
     pid: int = 0
     age_s: float = 0.0
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,20 @@ class GrowData:
     partitions: tuple[OffsetRange, ...] = ()
 
 
-TaskCommand = JoinTasks | TakeShards | AdvanceShard | CompleteShard | FailShard | ShardOverdue | GrowData
+@dataclass(frozen=True, slots=True)
+class SaveModel:
+    """A member saved the mean of models under a name. It has the effect of all records of `attempts`.
+
+    `number` counts saves. It is refused if another save has that number: this mean may lack what that one has.
+    """
+
+    member: MemberId
+    number: int
+    name: str
+    attempts: tuple[int, ...]
+
+
+TaskCommand = JoinTasks | TakeShards | AdvanceShard | CompleteShard | FailShard | ShardOverdue | GrowData | SaveModel
 
 # -------------------------------------------------------------------------------------------------- events
 
@@ -105,6 +119,7 @@ class TaskMemberJoined:
     pid: int
     terms: TaskTerms
     age_s: float = 0.0
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +204,17 @@ class DataGrown:
     added: tuple[OffsetRange, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSaved:
+    """The mean of models is saved, and the shards of these attempts are done. The members load it."""
+
+    at: float
+    member: MemberId
+    number: int
+    name: str
+    attempts: tuple[int, ...]
+
+
 ShardProgress = ShardsGiven | ShardAdvanced | ShardDone | EvaluationBegun | EvaluationDone | DataGrown
 """Events that change no membership: they are frequent, and must stay cheap."""
 
@@ -202,4 +228,5 @@ TaskEvent = (
     | EvaluationBegun
     | EvaluationDone
     | DataGrown
+    | ModelSaved
 )

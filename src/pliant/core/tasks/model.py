@@ -18,6 +18,8 @@ from pliant.core.model.names import MemberId
 from pliant.core.tasks.partitions import KnownOffsets, OffsetRange
 
 SHUFFLED_CACHED = 4096
+HELD_MAX = 8  # shards of one member
+UNSAVED_MAX = 64  # the same with pair averaging, with those that wait for a save
 
 
 class ShardKind(StrEnum):
@@ -50,6 +52,7 @@ class TaskTerms:
     extra: tuple[tuple[str, str], ...] = ()
     growing: bool = False
     complete: bool = False
+    averages: bool = False  # pair averaging: each member has a model, and a shard is done once a saved mean has it
 
     @property
     def kind(self) -> ShardKind:
@@ -189,6 +192,20 @@ class LastDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPeers:
+    """The members of a queue with pair averaging that do not leave, oldest first, and the mean saved last.
+
+    A list that has another member than the one before has another number, and a key of its own.
+    """
+
+    number: int
+    members: tuple[MemberId, ...]
+    addresses: tuple[str, ...]
+    saves: int
+    saved: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunningEvaluation:
     """An evaluation that is going on. `sums` are of the shards that are done, by name."""
 
@@ -213,6 +230,8 @@ class TaskState:
     evaluated_after: int = 0  # training shards that were done when the newest evaluation began
     evaluation: RunningEvaluation | None = None
     offsets: KnownOffsets | None = None  # of records from a queue with partitions
+    saves: int = 0  # means of all models that were saved, with pair averaging
+    saved: str = ""  # the name of the newest
 
     @property
     def open_shards(self) -> tuple[HeldShard | ReturnedShard, ...]:
@@ -254,6 +273,23 @@ class TaskState:
 
     def held_by(self, member: MemberId) -> tuple[HeldShard, ...]:
         return tuple(shard for shard in self.held if shard.member == member)
+
+    def awaits_save(self, shard: HeldShard) -> bool:
+        """Return whether all records of a shard are processed, and no saved mean has their effect yet."""
+        return self.terms.averages and shard.upto == self.terms.range_of(shard.kind, shard.number).stop
+
+    @property
+    def held_max(self) -> int:
+        """The number of shards that a member can hold."""
+        return UNSAVED_MAX if self.terms.averages else HELD_MAX
+
+    def begins_again(self, kind: ShardKind) -> bool:
+        """Return whether a returned shard begins with its first record.
+
+        The sums of an evaluation must be of all records. With pair averaging the effect of the processed records may be
+        lost with the model of their member.
+        """
+        return kind is ShardKind.EVALUATE or self.terms.averages
 
     def find(self, attempt: int) -> HeldShard | None:
         """Return the shard that is held under this attempt."""

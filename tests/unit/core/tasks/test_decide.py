@@ -10,7 +10,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state
 from pliant.core.tasks import decide as rules
 from pliant.core.tasks import messages as t
-from pliant.core.tasks.model import ShardKind, TaskTerms
+from pliant.core.tasks.model import HELD_MAX, ShardKind, TaskTerms
 from unit.core.build import TERMS as LIVE_TERMS
 from unit.core.tasks.queue import TERMS, A, B, C, D, Queue, X
 
@@ -54,7 +54,7 @@ def test_a_member_holds_as_many_shards_as_it_asks_for_and_no_more() -> None:
     assert queue.tell(t.TakeShards(A, 2)) == ()
     assert [each.number for each in queue.take(A, 8)] == [0, 1, 2, 3, 4, 5]
     assert queue.tell(t.TakeShards(A, 8)) == ()  # none is left
-    for count in (0, rules.HELD_MAX + 1):
+    for count in (0, HELD_MAX + 1):
         assert queue.refused(t.TakeShards(A, count)).code is Code.BAD
 
 

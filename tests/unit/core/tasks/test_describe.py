@@ -20,6 +20,7 @@ SHARD = HeldShard(ShardKind.TRAIN, 3, 7, A, 0, 0)
         (t.EvaluationBegun(1.0, 2, 8), "evaluation 2 began after 8 shards"),
         (t.EvaluationDone(1.0, 2, 8, 4, (("loss", 2.0),)), "evaluation 2 is done: 4 records, loss 0.5"),
         (t.EvaluationDone(1.0, 2, 8, 4, ()), "evaluation 2 is done: 4 records"),
+        (t.ModelSaved(1.0, A, 3, "mean-3", (4, 7)), "a saved the mean mean-3 with 2 more shards"),
         (t.DataGrown(1.0, 40, complete=False), "the data has 40 records so far"),
         (t.DataGrown(1.0, 41, complete=True), "the data has 41 records, and is complete"),
     ],
