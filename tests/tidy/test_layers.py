@@ -25,7 +25,7 @@ SOUND = {
 LAYERS = "Imports go one way, downwards"
 PURE = "The core sees no clock, no chance, no outside world and no other package"
 TORCH = "torch is imported in pliant.torch alone"
-NUMPY = "numpy is imported in pliant.train, pliant.ps, pliant.records and the adapters"
+NUMPY = "numpy is imported in train, ps, records, the adapters and for pair averaging"
 TOOLS = "Nothing that users install imports the developer's tools"
 TERMINAL = "click and rich are imported in pliant.cli alone"
 

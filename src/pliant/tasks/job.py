@@ -9,10 +9,12 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pliant import settings
+from pliant.client.addresses import local_address
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.tasks.decide import bad_task_terms
 from pliant.core.tasks.messages import JoinTasks
@@ -25,8 +27,19 @@ from pliant.ps.tables.spec import PushPolicy, Table, check_tables, table_terms
 from pliant.tasks.growth import GrowthWatch, is_growing
 from pliant.tasks.left import LeftQueue
 from pliant.tasks.link import ShardLink
+from pliant.tasks.means import Array
+from pliant.tasks.pairs import (
+    SAVE_EVERY_S,
+    AveragedModel,
+    Averaging,
+    NoPartners,
+    PairAveraging,
+    averaged_model,
+    model_terms,
+)
 from pliant.tasks.run import MapStyle, TaskData, TaskRun, check_data
 from pliant.tasks.source import LocalQueue, ShardFeed
+from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
 from pliant.train.coordinator_link import JobAlreadyEnded
 from pliant.train.process import SigtermListener, log_to_stderr, process_age_s
 
@@ -59,7 +72,7 @@ class TaskJob:
     """This worker's membership in a task queue. It ends with the `with` block."""
 
     def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
-        self._settings = found
+        self._settings, self._worker = found, worker
         host = socket.gethostname().split(".")[0].lower()
         self.name = found.job or "alone"
         self.member = MemberId(worker.member or f"{host}-{os.getpid()}-{secrets.token_hex(3)}")
@@ -96,6 +109,8 @@ class TaskJob:
         collate: Callable[[list[Any]], Any] | None = None,
         tables: Sequence[Table] = (),
         pushes: PushPolicy = AT_ONCE,
+        average: AveragedModel | Sequence[Array] | None = None,
+        save_every_s: float = SAVE_EVERY_S,
         extra: Mapping[str, str] | None = None,
     ) -> TaskRun:
         """Join the queue and return its run. Raises if a setting differs from that of the other members.
@@ -106,10 +121,16 @@ class TaskJob:
         shard without progress for `deadline_s` is given to another member. `collate` makes a batch of a list of
         records. `tables` are those of the parameter servers, and `pushes` decides what becomes of a push. `extra` has
         settings of the script that all members must have equal, by name; a queue goes on only with equal ones.
+
+        `average` is the model of this worker, for pair averaging: call `run.average()` in each batch. The mean of all
+        models is saved every `save_every_s`. At the end of the loop each worker's model is the last mean.
         """
         check_tables(tables, pushes)
         if pushes.by_step:
             raise BadInput(f"grads_to_wait must be 1 or more, got {pushes.grads_to_wait}.")
+        model = None if average is None else averaged_model(average)
+        if model is not None and (tables or not 0 < 2 * save_every_s <= deadline_s):
+            raise BadInput("average= needs a save_every_s of at most half of deadline_s, and no tables")
         terms = TaskTerms(
             records=0 if is_growing(data) else check_data("data", data),
             records_per_shard=records_per_shard,
@@ -120,12 +141,13 @@ class TaskJob:
             evaluation_records=0 if evaluation is None else check_data("evaluation", evaluation),
             evaluate_every=evaluate_every,
             deadline_s=float(deadline_s),
-            extra=(*table_terms(tables, pushes), *_pairs(extra)),
+            extra=(*table_terms(tables, pushes), *(model_terms(model) if model else ()), *_pairs(extra)),
+            averages=model is not None,
         )
         sources: dict[ShardKind, TaskData] = (
             {ShardKind.TRAIN: data} if evaluation is None else {ShardKind.TRAIN: data, ShardKind.EVALUATE: evaluation}
         )
-        return self._start(terms, sources, batch_size, collate, tables, pushes)
+        return self._start(terms, sources, batch_size, collate, tables, pushes, model, save_every_s)
 
     def predict(
         self,
@@ -185,6 +207,8 @@ class TaskJob:
         collate: Callable[[list[Any]], Any] | None,
         tables: Sequence[Table],
         pushes: PushPolicy,
+        model: AveragedModel | None = None,
+        save_every_s: float = SAVE_EVERY_S,
     ) -> TaskRun:
         if self._run is not None:
             raise BadInput("a job has one run. Join another job for other data.")
@@ -192,9 +216,9 @@ class TaskJob:
             raise BadInput(wrong)
         if batch_size < 1:
             raise BadInput(f"batch_size must be 1 or more, got {batch_size}")
-        source = self._connect(terms)
+        source, averaging = self._connect(terms, model, save_every_s)
         access = self._open_tables(tables, pushes, source) if tables else None
-        self._run = TaskRun(source, terms, data, batch_size, collate, access)
+        self._run = TaskRun(source, terms, data, batch_size, collate, access, averaging)
         if is_growing(grows := data[terms.wanted[0]]):
             self._closing.append(GrowthWatch(grows, source).close)
         return self._run
@@ -214,21 +238,40 @@ class TaskJob:
 
         return PeerTls()
 
-    def _connect(self, terms: TaskTerms) -> ShardFeed:
+    def _connect(
+        self, terms: TaskTerms, model: AveragedModel | None, save_every_s: float
+    ) -> tuple[ShardFeed, Averaging | None]:
         found = self._settings
         if not found.coordinators:
-            return LocalQueue(terms, self.member)
+            alone = replace(terms, averages=False)
+            return LocalQueue(alone, self.member), None if model is None else NoPartners()
         token = read_token(found.token_file or found.own_token_file)
         tls = TlsFiles(found.ca_file, found.cert_file, found.key_file)
         link = ShardLink(found.coordinators, token, self.name, self.member, tls, terms.deadline_s)
+        averaging = None if model is None else self._open_averaging(link, model, terms.seed, save_every_s)
+        address = "" if averaging is None else averaging.address
         try:
-            link.join(JoinTasks(self.member, self._agent, terms, os.getpid(), process_age_s()))
+            link.join(JoinTasks(self.member, self._agent, terms, os.getpid(), process_age_s(), address))
         except JobAlreadyEnded as late:
             raise LeftQueue(late.code, late.why) from late
         self._closing.append(link.close)
         if threading.current_thread() is threading.main_thread():
             self._closing.append(SigtermListener(lambda: link.leave("SIGTERM")).close)
-        return link
+        return link, averaging
+
+    def _open_averaging(self, link: ShardLink, model: AveragedModel, seed: int, save_every_s: float) -> PairAveraging:
+        where = self._worker.checkpoint_dir
+        if where is None:
+            raise BadInput("Pair averaging saves models. Set PLIANT_CHECKPOINT_DIR to a folder that all workers share.")
+        storage, owner = open_storage(where), owner_name(link.job_created_at())
+        if not (claimed := storage.claim(owner)).allows(owner):
+            raise BadInput(describe_other_owner(storage.location, claimed))
+        host = self._worker.address or local_address(self._settings.coordinators[0])
+        averaging = PairAveraging(model, self.member, seed, storage, save_every_s, host, self._peer_tls())
+        link.on_view, link.on_wake = averaging.follow, averaging.on_wake
+        self._closing.append(averaging.close)
+        averaging.start(link)
+        return averaging
 
 
 def _pairs(extra: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

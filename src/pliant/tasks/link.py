@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from pliant.client import Client
 from pliant.core.member import signals as s
@@ -54,7 +55,14 @@ class ShardLink:
         self._state = TaskMember(member, deadline_s)
         self._sending = False
         self._unreachable = False
+        self._woken = False
+        self.on_view: Callable[[View, tuple[PeerKey, ...]], None] | None = None
+        self.on_wake: Callable[[], None] | None = None  # in the training thread, while it waits for a shard
         self._thread = threading.Thread(target=self._send_loop, name="pliant-shards", daemon=True)
+
+    def job_created_at(self) -> float:
+        """Return the time at which the job was created; waits for the coordinator."""
+        return self._link.job_created_at()
 
     def join(self, command: t.JoinTasks) -> None:
         """Return once this worker is a member. Raises the coordinator's refusal."""
@@ -71,11 +79,19 @@ class ShardLink:
     # -------------------------------------------------------------------------------------- for the run
 
     def next_shard(self) -> HeldShard | None:
-        with self._changed:
-            while (shard := self._state.next_shard(time.monotonic())) is None and not self._state.is_over:
-                self._changed.notify_all()
-                self._changed.wait()
-            return shard
+        self._woken = self.on_wake is not None
+        while True:
+            with self._changed:
+                while (shard := self._state.next_shard(time.monotonic())) is None and not self._state.is_over:
+                    self._changed.notify_all()
+                    if self._woken:
+                        break
+                    self._changed.wait()
+                self._woken = False
+                if shard is not None or self._state.is_over:
+                    return shard
+            assert self.on_wake is not None  # nothing else lets the wait end
+            self.on_wake()
 
     def advance(self, shard: HeldShard, upto: int, digest: int) -> None:
         with self._changed:
@@ -97,6 +113,32 @@ class ShardLink:
         with self._changed:
             self._state.grow(records, complete=complete, error=error, partitions=partitions)
             self._changed.notify_all()
+
+    # ---------------------------------------------------------------------------------- for pair averaging
+
+    @property
+    def unsaved(self) -> tuple[int, ...]:
+        with self._changed:
+            return self._state.unsaved
+
+    @property
+    def waits(self) -> bool:
+        return self._state.waits
+
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: ready() or self._state.is_over)
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def save(self, number: int, name: str, attempts: tuple[int, ...]) -> None:
+        with self._changed:
+            self._state.save(number, name, attempts)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._state.has_save or self._state.closing or self._state.is_silent)
 
     def check(self) -> None:
         """Raise LeftQueue if this member must not even finish its batch."""
@@ -140,6 +182,8 @@ class ShardLink:
         for key in keys:
             if view.layout is not None and key.generation == view.layout.number:
                 self.layouts.put(view.layout, key.key)
+        if self.on_view is not None:
+            self.on_view(view, keys)
         with self._changed:
             self._state.follow_job(view.state, draining=view.draining)
             self._changed.notify_all()

@@ -15,6 +15,7 @@ from pliant.ps.access import ArrayLike, Gradients, TableAccess
 from pliant.ps.tables.hashing import Floats
 from pliant.tasks.growth import LOOK_S, PartitionedData, is_growing, is_partitioned
 from pliant.tasks.left import LeftQueue
+from pliant.tasks.pairs import Averaging
 from pliant.tasks.source import ShardFeed
 from pliant.train.data.order import digest_range
 
@@ -46,8 +47,10 @@ class TaskRun:
         batch_size: int,
         collate: Callable[[list[Any]], Any] | None,
         tables: TableAccess | None = None,
+        averaging: Averaging | None = None,
     ) -> None:
-        self._tables = tables
+        self._tables, self._averaging = tables, averaging
+        self._averaged = False  # in the current batch
         self._source, self._terms, self._data = source, terms, data
         self._batch_size, self._collate = batch_size, collate
         self.kind = terms.kind
@@ -93,11 +96,25 @@ class TaskRun:
             raise BadInput("This run has no tables. Pass tables=[Table(...)] to job.train or job.predict.")
         return self._tables
 
+    def average(self) -> None:
+        """Average the model with that of another worker. Call it once for each batch, after the optimizer's step.
+
+        It does not wait: without a model of the partner that is newer than the one before, it only publishes this one.
+        """
+        if self._averaging is None:
+            raise BadInput("This run does not average models. Pass average=... to job.train.")
+        self._averaging.average()
+        self._averaged = True
+
     def __iter__(self) -> Iterator[Any]:
+        if self._averaging is not None:
+            self._averaging.begin()
         while (shard := self._source.next_shard()) is not None:
             yield from self.batches(shard)
         if not self._source.finished:
             raise LeftQueue(*self._source.left)
+        if self._averaging is not None:
+            self._averaging.finish()
         self.complete = True
 
     def batches(self, shard: HeldShard) -> Iterator[Any]:
@@ -120,7 +137,12 @@ class TaskRun:
             read_before = self._upto - shard.start
             self.offsets = tuple(cut(shard.offsets, read_before, read_before + len(batch)))
             read = digest_range(key, self.numbers.start, self.numbers.stop)
+            self._averaged = False
             yield batch if self._collate is None else self._collate(batch)
+            if self._averaging is not None and not self._averaged:
+                raise BadInput(
+                    "The model was not averaged in this batch. Call run.average() after the optimizer's step."
+                )
             self._upto, self._digest = self.numbers.stop, (self._digest + read) & MASK_64
             if self._upto < stop:
                 self._source.advance(shard, self._upto, self._digest)

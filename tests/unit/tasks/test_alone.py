@@ -78,9 +78,9 @@ def test_a_prediction_reads_record_files_in_order(tmp_path: Path) -> None:
 def test_settings_of_the_script_are_terms_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[TaskTerms] = []
 
-    def connect(_: TaskJob, terms: TaskTerms) -> LocalQueue:
+    def connect(_: TaskJob, terms: TaskTerms, *__: object) -> tuple[LocalQueue, None]:
         found.append(terms)
-        return LocalQueue(terms, MemberId("a"))
+        return LocalQueue(terms, MemberId("a")), None
 
     monkeypatch.setattr(TaskJob, "_connect", connect)
     for kind in ("train", "evaluate", "predict"):

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from pliant.core.tasks.audit import Digest, TaskAudit
 
 EVERY_RECORD = "every record done exactly once"
+EVERY_EFFECT = "pair averaging, every record at least once"
 AT_LEAST_ONCE = (
     "{count} records may have been processed more than once: workers were lost, or too slow, after they processed them "
     "and before they reported it."
+)
+UNSAVED = (
+    "{count} records may have been processed more than once: workers were lost, or too slow, after they processed them "
+    "and before a mean of the models had their effect."
 )
 
 
@@ -26,6 +31,8 @@ def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
     total = found.terms.wanted[1] if found.terms is not None else 0
     awaits = found.terms is not None and found.terms.awaits_records
     ok = not found.wrong and not (ended and found.missing())
+    averages = found.terms is not None and found.terms.averages
+    promise = EVERY_EFFECT if averages else EVERY_RECORD
     if as_json:
         print_json(
             {
@@ -38,19 +45,21 @@ def audit_tasks(client: Client, name: str, *, as_json: bool) -> int:
                 "repeated_max": found.repeated_max,
                 "awaits_records": awaits,
                 "problems": found.wrong,
-                "promise": EVERY_RECORD,
+                "promise": promise,
+                "pair_averaging": averages,
             }
         )
     else:
         done = total - found.missing()
-        verdict = EVERY_RECORD if not found.missing() else f"every record of {done} shards done exactly once, so far"
+        once = "at least once with pair averaging" if averages else "done exactly once"
+        verdict = promise if not found.missing() else f"every record of {done} shards {once}, so far"
         click.echo(f"{name}: {verdict if ok else 'problems found'}")
         growing = " so far, and the data may grow" if awaits else ""
         click.echo(f"{found.records_done()} records in {done} of {total} shards{growing}, in {found.attempts} attempts")
         if found.returned:
             click.echo(f"{found.returned} attempts were given to another worker")
         if found.repeated_max:
-            click.echo(AT_LEAST_ONCE.format(count=found.repeated_max))
+            click.echo((UNSAVED if averages else AT_LEAST_ONCE).format(count=found.repeated_max))
         for problem in found.wrong:
             click.echo(f"- {clean(problem)}")
     return 0 if ok else 1

@@ -71,6 +71,7 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
         "rolled_back_steps": done.recomputed_steps + done.highest_step - done.steps,
         "samples_per_second": _samples_per_second(found, until),
         "spent": 0.0 if found.job is None else found.job.spent_by(until),
+        "pair_averaging": _averages(found),
         "deadline": None if found.job is None else found.job.spec.deadline,
         "rollbacks": done.rollbacks,
         "checkpoints": done.checkpoints,
@@ -141,6 +142,8 @@ def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> Non
 def _summary_rows(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
     done = found.progress
     rows = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
+    if _averages(found):
+        rows.append(("mode", "pair averaging, every record at least once; `pliant audit` counts those that may repeat"))
     spent = 0.0 if found.job is None else found.job.spent_by(until)
     if spent:
         from pliant.core.allocate.reasons import amount
@@ -164,6 +167,10 @@ def _summary_rows(found: Goodput, until: float, training: float, total: float) -
     if done.samples_ever:
         rows.append(("checkpoints", str(done.checkpoints)))
     return rows
+
+
+def _averages(found: Goodput) -> bool:
+    return found.job is not None and found.job.tasks is not None and found.job.tasks.terms.averages
 
 
 def _change_line(changes: list[MembershipChange]) -> str:
