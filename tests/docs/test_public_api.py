@@ -38,6 +38,7 @@ def test_every_public_name_exists() -> None:
         "pliant.tasks",
         "pliant.ps",
         "pliant.torch.tables",
+        "pliant.torch.pairs",
         "pliant.client",
         "pliant.errors",
         *ADAPTERS,
