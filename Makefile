@@ -166,7 +166,7 @@ bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each 
 bench-noise: $(STAMP)  ## Measure the cost of a gradient noise scale
 	$(BIN)/python bench/noise.py
 
-bench-policies: $(STAMP)  ## Print curves of a schedule, and of model averaging with 2, 4 and 8 workers beside plain SGD
+bench-policies: $(STAMP)  ## Print curves of a schedule, of model averaging and of pair averaging beside plain SGD
 	$(BIN)/python bench/policies.py
 
 $(TORCHFT)/.installed: pyproject.toml constraints.txt bench/requirements.txt
