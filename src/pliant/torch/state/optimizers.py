@@ -124,10 +124,10 @@ class Optimizers:
         params = [param for param in self._params if param.grad is not None]
         if not params:
             return True
-        grads = [param.grad for param in params if param.grad is not None]
+        grads = [grad for param in params if (grad := param.grad) is not None]
         if may_wait and step_guard.is_asynchronous(grads[0].device) and all(map(can_guard, self._stepped)):
             self._guard = self._guard or StepGuard(grads[0].device)
-            self._guard.check(step, _norms(grads, math.inf))
+            self._guard.check(step, grads, will_change=self.clip_norm is not None)
             self._checked = params
             return True
         # A finite norm shows that all numbers are finite, and is fast. Squares may overflow: then look closer.
@@ -141,7 +141,7 @@ class Optimizers:
         failed = self._guard.take_failure() if self._guard is not None else None
         checked, self._checked = self._checked, ()
         if failed is not None:
-            self._refuse(failed[0], checked, failed[1])
+            self._refuse(failed[0], checked, _norms(failed[1], math.inf))
 
     def _refuse(self, step: int, params: Sequence[Tensor], largest: Tensor) -> bool:
         first = self._names[id(params[largest.isfinite().tolist().index(False)])]

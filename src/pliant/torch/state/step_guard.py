@@ -7,6 +7,7 @@ the GPU works on the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 GUARDED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)  # not subclasses, whose step may do more
+SMALL_NUMEL = 1 << 25  # of a gradient: below this the launches of its norms take the CPU longer than writing it the GPU
 
 
 def is_asynchronous(device: torch.device) -> bool:
@@ -35,8 +37,11 @@ def can_guard(optimizer: torch.optim.Optimizer) -> bool:
 def _has_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
     if not group.get("momentum"):
         return True
-    stepped = (param for param in group["params"] if param.grad is not None)
-    return all(optimizer.state[param].get("momentum_buffer") is not None for param in stepped)
+    state = optimizer.state
+    for param in group["params"]:
+        if param.grad is not None and state[param].get("momentum_buffer") is None:
+            return False
+    return True
 
 
 class StepGuard:
@@ -47,17 +52,25 @@ class StepGuard:
         self._unscaled = torch.ones((), device=device)
         self._copy = torch.zeros((), pin_memory=device.type == "cuda")
         self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._checked: tuple[int, Tensor] | None = None  # the step, and the largest number of each gradient
+        self._checked: tuple[int, Sequence[Tensor]] | None = None  # the step, and what was looked at for each gradient
 
-    def check(self, step: int, largest: Tensor) -> None:
-        """Set the guard of the step, from the largest absolute value of each gradient. Returns at once."""
-        self._found.zero_()
-        # torch's own check for GradScaler: one kernel.
-        torch._amp_foreach_non_finite_check_and_unscale_([largest], self._found, self._unscaled)
+    def check(self, step: int, grads: Sequence[Tensor], *, will_change: bool = False) -> None:
+        """Set the guard of the step from its gradients. Returns at once.
+
+        With `will_change` the gradients are changed before the step, so that they do not show later which one failed.
+        """
+        if self._checked is not None:
+            self._found.zero_()
+        looked_at = grads
+        with torch.no_grad():
+            if will_change or sum([grad.numel() for grad in grads]) > SMALL_NUMEL:
+                looked_at = torch._foreach_norm(list(grads), math.inf)
+            # torch's own check for GradScaler: one kernel. It multiplies by 1, which leaves every bit as it is.
+            torch._amp_foreach_non_finite_check_and_unscale_(list(looked_at), self._found, self._unscaled)
         self._copy.copy_(self._found, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        self._checked = step, largest
+        self._checked = step, looked_at
 
     @contextmanager
     def over(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
@@ -71,11 +84,18 @@ class StepGuard:
             for optimizer in guarded:
                 del optimizer.grad_scale, optimizer.found_inf
 
-    def take_failure(self) -> tuple[int, Tensor] | None:
-        """Wait for the check of the last step. Return what `check` was called with if the gradient was not finite."""
-        checked, self._checked = self._checked, None
+    def take_failure(self) -> tuple[int, Sequence[Tensor]] | None:
+        """Wait for the check of the last step. If it failed, return the step and a tensor for each gradient.
+
+        A tensor is not finite if its gradient is not.
+        """
+        checked = self._checked
         if checked is None:
             return None
         if self._copied is not None:
             self._copied.synchronize()
-        return checked if self._copy.item() else None
+        failed = bool(self._copy.item())
+        if failed:
+            self._found.zero_()
+        self._checked = None
+        return checked if failed else None

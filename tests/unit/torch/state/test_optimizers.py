@@ -152,10 +152,12 @@ FUSED: list[Callable[[Any], torch.optim.Optimizer]] = [
 ]
 
 
-@pytest.fixture
-def asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["a small gradient", "a large gradient"])
+def asynchronous(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the CPU as a device on which work is launched, and waited for later."""
     monkeypatch.setattr(step_guard, "is_asynchronous", lambda _: True)
+    if request.param == "a large gradient":
+        monkeypatch.setattr(step_guard, "SMALL_NUMEL", 0)
 
 
 def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
@@ -227,6 +229,8 @@ def test_a_step_left_out_after_its_launch_is_logged(
     gradients(model, float("nan"))
     assert ours.can_step(2, may_wait=True)
     ours.step()
+    for param in model.parameters():
+        param.grad = None
     assert not caplog.records
     ours.settle()
     assert [record.getMessage() for record in caplog.records] == [
