@@ -11,6 +11,7 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that the network is busy early
 BUCKET_BYTES = 25 << 20
+REST = 32  # a last bucket that is smaller than the one before by this factor joins it, to save a collective
 SMALL_NUMEL = 16_384  # of a parameter: below this a call from Python takes longer than a second pass over its memory
 
 
@@ -75,11 +76,13 @@ class Bucket:
 def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
     """Return buckets in the order in which backward computes gradients, from the model's end to its beginning.
 
-    The last one has single precision, and may be empty.
+    Biases and norms come last: they are small, and a norm that is used before a layer may be registered after it. Then
+    a bucket with both would wait for it. The last bucket has single precision, and may be empty.
     """
     buckets: list[Bucket] = []
     filling: dict[torch.dtype, Bucket] = {}
-    for index in reversed(range(len(params))):
+    backwards = sorted(range(len(params)), key=lambda index: (params[index].dim() <= 1, -index))
+    for index in backwards:
         param = params[index]
         dtype = (
             torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
@@ -91,7 +94,12 @@ def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucke
             buckets.append(bucket)
         bucket.add(index, param)
     last = filling.get(torch.float32) or Bucket(torch.float32, device)
-    return [*(bucket for bucket in buckets if bucket is not last), last]
+    others = [bucket for bucket in buckets if bucket is not last]
+    if others and others[-1].dtype is last.dtype and last.numel * REST < others[-1].numel:
+        last, rest = others.pop(), last
+        for index in rest.params:
+            last.add(index, params[index])
+    return [*others, last]
 
 
 def multiply_into(grad: Tensor, factor: float, out: Tensor) -> None:
