@@ -28,6 +28,9 @@ from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 
+WIDE = (torch.float32, torch.bfloat16)  # a sum of single precision that is not huge is finite in these types
+SURELY_FINITE = torch.finfo(torch.bfloat16).max / 2
+
 
 class Reducer(ABC):
     """The gradients of one run. The training thread makes all calls; autograd calls the hooks."""
@@ -49,6 +52,7 @@ class Reducer(ABC):
         self._hashes: dict[int, int] = {}  # gradient hashes by slot, of slots that two members compute
         self._group: TensorGroup | None = None  # set while buckets may be sent during backward
         self._sent = 0
+        self._written: list[tuple[nn.Parameter, Tensor | None, int]] = []  # with versions, if known to be finite
         self._overlaps: bool | None = None  # whether backward runs once per part; None until known
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]  # torch's own
@@ -133,6 +137,7 @@ class Reducer(ABC):
     def drop_part(self) -> None:
         """Drop the gradients of a part without weight (rule 22)."""
         self._fired = [0] * len(self.params)
+        self._written = []
         for param in self.params:
             param.grad = None
 
@@ -231,6 +236,7 @@ class Reducer(ABC):
     def write_gradients(self, reduced: ReducedGradient) -> None:
         """Write the global mean to `.grad`. The sums stay, for a member that missed the step."""
         scale = 1.0 / reduced.weight if reduced.weight else 0.0
+        self._written = []
         with torch.no_grad():
             if not reduced.buckets:
                 if reduced.alone != 1.0:
@@ -240,18 +246,31 @@ class Reducer(ABC):
                 return
             views: Sequence[Sequence[Tensor]] = reduced.views
             views = views or [b.views(flat) for b, flat in zip(self._buckets, reduced.buckets, strict=True)]
+            at_once: list[tuple[int, Tensor]] = []
             for bucket, places in zip(self._buckets, views, strict=True):
-                marked = all(reduced.marks[index] for index in bucket.params)
-                if bucket.params and bucket.is_plain and marked and self._joins_kernels:
-                    self._write_at_once(bucket, places, scale)
+                if self._joins_kernels and bucket.is_plain and all(reduced.marks[index] for index in bucket.params):
+                    at_once += zip(bucket.params, places, strict=True)
                 else:
                     self._write_each(bucket, places, scale, reduced.marks)
+            if at_once:
+                self._write_at_once(at_once, scale)
+        if reduced.largest * scale <= SURELY_FINITE:
+            grads = [(param, param.grad) for param in self.params]
+            self._written = [(param, grad, grad._version if grad is not None else 0) for param, grad in grads]
 
-    def _write_at_once(self, bucket: Bucket, places: Sequence[Tensor], scale: float) -> None:
-        """Write the gradients of a bucket with one kernel."""
-        for index in bucket.params:
+    @property
+    def is_surely_finite(self) -> bool:
+        """True if `.grad` still holds what `write_gradients` wrote, and that is finite."""
+        return bool(self._written) and all(
+            param.grad is grad and (grad is None or grad._version == version) for param, grad, version in self._written
+        )
+
+    def _write_at_once(self, places: Sequence[tuple[int, Tensor]], scale: float) -> None:
+        """Write gradients with one call."""
+        for index, _ in places:
             self.params[index].grad = None  # first, so that its memory is used again
-        for index, grad in zip(bucket.params, torch._foreach_mul(list(places), scale), strict=True):
+        grads = torch._foreach_mul([view for _, view in places], scale)
+        for (index, _), grad in zip(places, grads, strict=True):
             self.params[index].grad = grad
 
     def _write_each(self, bucket: Bucket, places: Sequence[Tensor], scale: float, marks: Sequence[float]) -> None:

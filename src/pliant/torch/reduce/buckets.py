@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -29,6 +30,7 @@ class ReducedGradient:
     alone: float = 1.0
     means: tuple[float, ...] = ()  # of the logged values, in the order of their names
     views: list[list[Tensor]] = field(default_factory=list)  # each parameter's view of its bucket, if already made
+    largest: float = math.nan  # the largest absolute value of the sums, if known
     disputed: tuple[SpotCheck, ...] = ()  # spot checks whose two gradients differ
 
     @property

@@ -13,6 +13,7 @@ what must not arrive before everything else: buffers, marks of the parameters wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,12 +23,12 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.torch.group.contract import TensorGroup
-from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.base import WIDE, Reducer
 from pliant.torch.reduce.buckets import Bucket, ReducedGradient, multiply_into
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.group.contract import GroupBroken, PendingOperation
-from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
+from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, Floats, pack, unpack, weighted_means
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 
@@ -62,6 +63,7 @@ class FloatingReducer(Reducer):
         super().__init__(model, buffers, logged, device)
         self._early = len(self._buckets) - 1
         self._memory = [_BucketMemory(bucket) for bucket in self._buckets]
+        self._can_check_sums = all(param.dtype in WIDE for param in self.params)
         self._extra = -1
         self._turn = 0
         self._kept: set[int] = set()  # parameters with a kept sum
@@ -121,6 +123,10 @@ class FloatingReducer(Reducer):
                 self._pending[0].wait()
                 self._pending.pop(0)
         return self._read(group)
+
+    def _sums(self) -> list[Tensor]:
+        wires = [memory.wires[self._turn] for memory in self._memory]
+        return [wire[: bucket.numel] for bucket, wire in zip(self._buckets, wires, strict=True)]
 
     def abandon(self) -> None:
         pending, self._pending = self._pending, []
@@ -191,20 +197,31 @@ class FloatingReducer(Reducer):
             self._memory[-1].make_wires(extra)
             self._extra = extra
 
+    def _fetch(self, words: Tensor) -> tuple[Floats, float]:
+        """Return the words, and the largest absolute value of the sums: NaN where it takes more than this one copy.
+
+        It is not queued before the reduction is over. A donor copies its state on the same stream (ADR 0057), and the
+        reduction may be waiting for the joiner that needs the copy.
+        """
+        if not (self._joins_kernels and self._can_check_sums):
+            return words.cpu().numpy(), math.nan
+        largest = torch._foreach_norm([flat for flat in self._sums() if flat.numel()], math.inf)
+        found = torch.cat((words, torch.stack(largest))).cpu().numpy()
+        return found[: len(words)], float(found[len(words) :].max())
+
     def _read(self, group: TensorGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
         tail = wire[numel:]
         count = self._buffers.numel
-        words = tail[count:].cpu().numpy()
+        words, largest = self._fetch(tail[count:])
         rows = unpack(words[len(self.params) :], group.size)
-        sums = [
-            memory.wires[self._turn][: bucket.numel] for bucket, memory in zip(self._buckets, self._memory, strict=True)
-        ]
         marks = words[: len(self.params)].tolist()
         weight = sum(row.weight for row in rows)
         views = [memory.wire_views[self._turn] for memory in self._memory]
         means = weighted_means(rows)
-        return rows, ReducedGradient(sums, tail[:count], marks, weight, means=means, views=views)
+        return rows, ReducedGradient(
+            self._sums(), tail[:count], marks, weight, means=means, views=views, largest=largest
+        )
 
     def _alone(self, row: ControlRow) -> ReducedGradient:
         """Reduce in a world of one: the gradients stay in `.grad`, and a single part's are the mean already."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.torch.group.tcp import TensorTcpGroup
+from pliant.torch.reduce import base as base_module
 from pliant.torch.reduce import buckets as buckets_module
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.floating import FloatingReducer
@@ -136,6 +137,53 @@ def test_a_bucket_of_small_parameters_is_filled_at_once_with_the_same_bits(
         (_, first), _ = together(partial(a.reduce, one), partial(b.reduce, other))
         found.append(first.buckets)
     assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+
+
+def reduced_on_a_gpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, factor: float = 1.0) -> tuple[Member, Member]:
+    """Return two members with the gradient of a step, of which one's loss is multiplied by a factor."""
+    monkeypatch.setattr(step_guard, "is_asynchronous", lambda _: True)
+    x = data(4, dtype)
+    a, b = Member(net(dtype)), Member(net(dtype))
+    one, other = groups(2)
+    a.part(x[:2], last=one)
+    b.reducer.begin_part(PART, 2.0, other, (), idle=False)
+    (factor * loss(b.model, x[2:])).backward()  # type: ignore[no-untyped-call]
+    (_, first), (_, second) = together(partial(a.reduce, one), partial(b.reduce, other))
+    a.reducer.write_gradients(first)
+    b.reducer.write_gradients(second)
+    return a, b
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_is_known_to_be_finite_by_its_sums(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    for member in reduced_on_a_gpu(monkeypatch, dtype):
+        assert member.reducer.is_surely_finite
+        member.reducer.drop_part()
+        assert not member.reducer.is_surely_finite
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e38])
+def test_a_gradient_that_may_not_be_finite_is_checked(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    monkeypatch.setattr(base_module, "SURELY_FINITE", 1e30)
+    for member in reduced_on_a_gpu(monkeypatch, torch.float32, factor):
+        assert not member.reducer.is_surely_finite
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_sums_do_not_tell_of_types_with_another_range(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    for member in reduced_on_a_gpu(monkeypatch, dtype):
+        assert not member.reducer.is_surely_finite
+
+
+def test_a_gradient_that_user_code_changed_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = reduced_on_a_gpu(monkeypatch, torch.float32)
+    first, second = next(a.model.parameters()), next(b.model.parameters())
+    assert first.grad is not None
+    assert second.grad is not None
+    first.grad.mul_(0.5)
+    second.grad = second.grad * 0.5
+    assert not a.reducer.is_surely_finite
+    assert not b.reducer.is_surely_finite
 
 
 def test_buckets_leave_before_backward_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
