@@ -17,7 +17,7 @@ import re
 import secrets
 import stat
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pliant.errors import BadInput
@@ -29,10 +29,11 @@ _FILE_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token. `repr` hides its secret."""
+    """A token. `repr` hides its secret. `file` is where it was read: a refused token may have been replaced there."""
 
     id: str
     secret: str = field(repr=False)
+    file: Path | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -156,7 +157,7 @@ def read_token(path: Path) -> Token:
     token = parse_token(data.decode("ascii", "replace").strip())
     if token is None:
         raise BadInput(f"The contents of {path} are not a token; one begins with `pliant_`.")
-    return token
+    return replace(token, file=path.absolute())
 
 
 def write_token(path: Path, token: Token) -> None:
@@ -245,3 +246,9 @@ class CoordinatorAddress:
     urls: tuple[str, ...]
     token_file: Path
     tls: TlsFiles = NO_TLS_FILES
+
+    def absolute(self) -> CoordinatorAddress:
+        """Return the same files, for a process that changes its folder."""
+        found = (self.tls.ca_file, self.tls.cert_file, self.tls.key_file)
+        tls = TlsFiles(*(None if path is None else path.absolute() for path in found))
+        return CoordinatorAddress(self.urls, self.token_file.absolute(), tls)

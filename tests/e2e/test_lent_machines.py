@@ -12,6 +12,8 @@ from pliant.client import Client
 from pliant.core.allocate import Pool
 from pliant.core.messages import Create
 from pliant.core.model.job import JobSpec, JobState, Mode
+from pliant.errors import NotAllowed
+from pliant.wire.api import Scope, TokenRequest
 from unit.cli.program import environment, real
 
 
@@ -95,3 +97,48 @@ def test_workers_of_a_killed_machine_are_accounted_and_replaced(tmp_path: Path) 
             assert one.ended() == 0
         assert (seen.over, seen.crowded) == ([], [])
         assert audited(at, "job")[0]
+
+
+@pytest.mark.timeout(300)
+def test_files_may_be_relative_and_a_replaced_token_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, home = tmp_path / "quick", tmp_path / "coordinator"
+    with start(home=home, lease_ttl_s=3.0) as at, watched(at.client()) as seen:
+        client = at.client()
+        client.set_pool(Pool(0, is_lent=True))
+        monkeypatch.chdir(home)
+        options = ("--coordinator", at.url, "--token-file", "token", "--slots", "1", "--scripts", str(SCRIPTS))
+        env = {"PYTHONPATH": with_tests(), "PLIANT_AGENT": "one", "CUDA_VISIBLE_DEVICES": ""}
+        with Lending(tmp_path / "one", *options, job="one", **env) as one:
+            create(client, "job", 1, 1, 0, "pool_worker.py", "400", "0.2", str(quick))
+            wait_for(lambda: seen.count("job") == 1, "the worker")
+            before, step = dict(seen.members["job"]), client.job("job").job.step
+            real(environment(home, PLIANT_COORDINATOR=at.url), "token", "rotate", "--overlap-s", "0")
+            wait_for(lambda: client.job("job").job.step >= step + 50, "steps for three leases")
+            assert seen.members["job"] == before
+            quick.touch()
+            wait_for(lambda: client.job("job").job.state is JobState.FINISHED, "the end of the job")
+            one.signal(signal.SIGTERM)
+            assert one.ended() == 0
+        assert audited(at, "job") == (True, 0, 0)
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_whose_token_ended_lets_its_workers_leave(tmp_path: Path) -> None:
+    with start(home=tmp_path / "coordinator") as at, watched(at.client()) as seen:
+        client = at.client()
+        client.set_pool(Pool(0, is_lent=True))
+        made = client.create_token(TokenRequest(Scope.JOIN))
+        (tmp_path / "lab").write_text(made.token)
+        (tmp_path / "lab").chmod(0o600)
+        options = ("--coordinator", at.url, "--token-file", str(tmp_path / "lab"), "--slots", "1")
+        env = {"PYTHONPATH": with_tests(), "PLIANT_AGENT": "one", "CUDA_VISIBLE_DEVICES": ""}
+        with Lending(tmp_path / "one", *options, "--scripts", str(SCRIPTS), "--grace-s", "5", job="one", **env) as one:
+            create(client, "job", 1, 1, 0, "pool_worker.py", "400", "0.2", str(tmp_path / "never"))
+            wait_for(lambda: seen.count("job") == 1, "the worker")
+            processes = family(one.home)
+            client.expire_token(made.line.id)
+            assert one.ended() == NotAllowed.exit_code
+            all_gone(processes, one.home)
+        assert "the agents leave within 5 s" in one.output

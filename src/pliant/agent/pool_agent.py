@@ -30,10 +30,11 @@ from pliant.core.lending import (
     StartAgent,
     agent_ended,
     follow_orders,
+    forgive,
     is_refused,
     leave,
     machine_report,
-    refuse,
+    refuse_script,
 )
 from pliant.core.messages import Code
 from pliant.core.model.names import bad_name
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 PATIENCE_S = 1.0  # for one report
 NAME_TAKEN_S = 15.0  # a machine of the same name that was killed is forgotten by then
+FORGIVEN_S = 3600.0  # a job whose script cannot be run is forgotten after this
 OVERDUE_S = 15.0  # after the grace period, an agent that has not ended is killed
 LOOKERS_S = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +65,14 @@ class LendingPlan:
     checkpoint_dir: str | None = None  # or a URL; None: in the machine's own folder
     grace_s: float = settings.GRACE_S
     local_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _BadScript:
+    """The script of a job that cannot be run here, and when to forget that."""
+
+    script: tuple[str, ...]
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +115,14 @@ class PoolAgent:
         self._home = home.absolute() / "pool"
         self._output = output
         self._program = program
-        self._place = place
+        self._place = place.absolute()  # `run` changes the folder
         self._folder = JobDir(self._home / "agent")
         self._inbox: SimpleQueue[_Given] = SimpleQueue()
         self._last_lines: dict[int, str] = {}  # by slot, the last line of its agent
         self._lender = Lender(name, plan.slots)
+        self._bad_scripts: dict[str, _BadScript] = {}  # by job
         self._away = ""  # why the coordinator does not answer
+        self._refusal: NotAllowed | NotSecure | None = None  # the agents leave for this
         self._taken_since: float | None = None  # since when another machine has this name
         self._is_killed = False
 
@@ -136,6 +148,8 @@ class PoolAgent:
             finally:
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
+        if self._refusal is not None:
+            raise self._refusal
         return 0
 
     def _describe_opening(self) -> str:
@@ -168,10 +182,12 @@ class PoolAgent:
 
     def _report(self, client: Client) -> None:
         """Report, and carry out the orders. While the coordinator is away, agents go on."""
+        self._forgive_scripts()
         try:
             orders = client.report_machine(machine_report(self._lender, time.monotonic())).slots
-        except (NotAllowed, NotSecure):
-            raise
+        except (NotAllowed, NotSecure) as error:
+            self._leave_for(error)
+            return
         except Refused as error:
             if error.code != Code.EXISTS or self._has_waited_for_name():
                 raise
@@ -184,6 +200,13 @@ class PoolAgent:
             self._away, self._taken_since = "", None
             self._output.warn("the coordinator answers again")
         self._follow(orders)
+
+    def _leave_for(self, error: NotAllowed | NotSecure) -> None:
+        """Let all agents leave, since the coordinator refuses this machine. Their jobs may go on without it."""
+        if self._refusal is None:
+            self._refusal = error
+            self._output.warn(f"{error}; the agents leave within {self._plan.grace_s:g} s")
+            self._begin_leaving()
 
     def _has_waited_for_name(self) -> bool:
         self._taken_since = self._taken_since or time.monotonic()
@@ -198,13 +221,26 @@ class PoolAgent:
         scripts = {order.job: order.script for order in orders}
         now, running = time.monotonic(), {each.job for each in self._lender.used.values()}
         for job, script in scripts.items():
-            if not job or job in running or is_refused(self._lender, job, now):
+            if not job or job in running:
                 continue
-            if wrong := self._bad_script(script):
+            if job in self._bad_scripts and self._bad_scripts[job].script != script:
+                self._forgive_script(job)  # it has another one now
+            if not is_refused(self._lender, job, now) and (wrong := self._bad_script(script)):
                 self._output.warn(f"{job} cannot run here: {wrong}")
-                self._lender = refuse(self._lender, job, wrong, now)
+                self._bad_scripts[job] = _BadScript(script, now + FORGIVEN_S)
+                self._lender = refuse_script(self._lender, job, wrong)
         self._lender, actions = follow_orders(self._lender, [order.job for order in orders], now)
         self._carry_out(actions, scripts)
+
+    def _forgive_scripts(self) -> None:
+        """Refuse a job as long as its script is not here. Sometimes let it be ordered again: it may have ended."""
+        for job, bad in list(self._bad_scripts.items()):
+            if time.monotonic() > bad.until or not self._bad_script(bad.script):
+                self._forgive_script(job)
+
+    def _forgive_script(self, job: str) -> None:
+        del self._bad_scripts[job]
+        self._lender = forgive(self._lender, job)
 
     def _bad_script(self, script: tuple[str, ...]) -> str:
         """Return why the script of a job cannot be run here; empty if it can."""
@@ -236,8 +272,7 @@ class PoolAgent:
         plan, place = self._plan, self._place
         options = [
             *(word for url in place.urls for word in ("--coordinator", url)),
-            *("--token-file", str(place.token_file.absolute())),
-            *(() if place.tls.ca_file is None else ("--ca-file", str(place.tls.ca_file.absolute()))),
+            *("--token-file", str(place.token_file)),
             *("--job", job, "--nproc-per-node", "1", "--grace-s", f"{plan.grace_s:g}"),
             *("--checkpoint-dir", plan.checkpoint_dir or str(self._home / "checkpoints")),
             *("--log-dir", str(self._home / "logs")),
@@ -246,6 +281,7 @@ class PoolAgent:
         env = {
             "PLIANT_HOME": str(self._home / f"slot-{slot}"),
             "PLIANT_AGENT": slot_agent(self._lender.name, slot),
+            **place.tls.environment,
             **({"CUDA_VISIBLE_DEVICES": plan.devices[slot]} if plan.devices else {}),
             **({} if settings.is_set("OMP_NUM_THREADS") or plan.slots == 1 else {"OMP_NUM_THREADS": "1"}),
         }
@@ -297,6 +333,9 @@ class PoolAgent:
             self._is_killed = True
             return False
         self._output.warn(f"{name}: the agents leave within {self._plan.grace_s:g} s; again to end now")
+        self._begin_leaving()
+        return True
+
+    def _begin_leaving(self) -> None:
         self._lender, actions = leave(self._lender)
         self._carry_out(actions, {})
-        return True

@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx2
 import msgspec
@@ -36,7 +36,7 @@ from pliant.core.endpoints import (
 )
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.names import bad_path_name
-from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof
+from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof, read_token
 from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
 from pliant.tls import FileWatch, client_context, describe_failure
 from pliant.wire import api, protocol, routes
@@ -220,10 +220,34 @@ class Transport:
         limit_s: float,
     ) -> bytes:
         asked_at = time.monotonic()
-        request = self._request(base, route, path, query, content, limit_s, limit_s + float(query.get("wait_s", 0.0)))
-        response = self._send(base, request)
-        self._accept(base, route, response, asked_at)
+        with self._token_renewed():
+            request = self._request(
+                base, route, path, query, content, limit_s, limit_s + float(query.get("wait_s", 0.0))
+            )
+            response = self._send(base, request)
+            self._accept(base, route, response, asked_at)
         return response.content
+
+    @contextmanager
+    def _token_renewed(self) -> Iterator[None]:
+        """Raise TryAgain where the token is refused, and its file has another one by now."""
+        token = self._token
+        try:
+            yield
+        except NotAllowed as error:
+            if not self._take_new_token(token):
+                raise
+            raise TryAgain("the token was replaced", unsent=True) from error
+
+    def _take_new_token(self, refused: Token) -> bool:
+        """Use the token that is in the file now. Return whether it is another one than the refused one."""
+        with self._lock:
+            if self._token is refused and refused.file is not None:
+                with suppress(BadInput):  # the refusal says more than an unreadable file
+                    self._token = read_token(refused.file)
+                self._credential = {"authorization": f"Bearer {self._token.text}"}
+                self._unknown_at.clear()
+            return self._token != refused
 
     def _send(self, base: int, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
         """Send a request. If it carries the token, send it only through a checked connection."""
@@ -267,14 +291,16 @@ class Transport:
     def stream(self, base: int, job: str, after: int) -> Iterator[Iterator[bytes]]:
         """Open an event stream and yield its bytes."""
         asked_at, limit_s = time.monotonic(), self._limit_s(routes.EVENTS)
-        request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, limit_s, QUIET_S)
-        request.headers["accept"] = routes.EVENTS.streams
-        response = self._send(base, request, stream=True)
+        with self._token_renewed():
+            request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, limit_s, QUIET_S)
+            request.headers["accept"] = routes.EVENTS.streams
+            response = self._send(base, request, stream=True)
         with _retried():
             try:
                 if response.status_code != 200:
                     response.read()
-                self._accept(base, routes.EVENTS, response, asked_at)
+                with self._token_renewed():
+                    self._accept(base, routes.EVENTS, response, asked_at)
                 yield response.iter_bytes()
             finally:
                 response.close()

@@ -1,14 +1,15 @@
 """The decisions of an agent that lends its machine to many jobs: which of their agents to start and stop in its slots.
 
-One pure function for each observation: `follow_orders`, `agent_ended`, `refuse` and `leave` return the next state, and
-some of them also actions. The coordinator orders a job for each slot (`core.allocate.machines`). An agent is started
-only in a slot that is empty: the one before has ended, with all its processes.
+One pure function for each observation: `follow_orders`, `agent_ended`, `refuse_script`, `forgive` and `leave` return
+the next state, and some of them also actions. The coordinator orders a job for each slot (`core.allocate.machines`). An
+agent is started only in a slot that is empty: the one before has ended, with all its processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from pliant.core.allocate.machines import REFUSED_MAX, WHY_MAX, LentMachine, LentSlot
 
@@ -105,11 +106,21 @@ def agent_ended(lender: Lender, slot: int, code: int, why: str, now: float) -> L
     if here.is_stopping:
         return lender
     if code or now - here.since < YOUNG_S:
-        return refuse(lender, here.job, why or f"its agent ended with exit status {code}", now)
-    return replace(lender, troubles={job: each for job, each in lender.troubles.items() if job != here.job})
+        return _refuse(lender, here.job, why or f"its agent ended with exit status {code}", now)
+    return forgive(lender, here.job)
 
 
-def refuse(lender: Lender, job: str, why: str, now: float) -> Lender:
+def refuse_script(lender: Lender, job: str, why: str) -> Lender:
+    """Refuse a job whose script cannot be run here, until `forgive`."""
+    return replace(lender, troubles={**lender.troubles, job: JobTrouble(1, why[:WHY_MAX], inf)})
+
+
+def forgive(lender: Lender, job: str) -> Lender:
+    """Forget that a job failed or was refused."""
+    return replace(lender, troubles={name: each for name, each in lender.troubles.items() if name != job})
+
+
+def _refuse(lender: Lender, job: str, why: str, now: float) -> Lender:
     """Refuse a job for a time that doubles with each failure in a row."""
     kept = {name: each for name, each in lender.troubles.items() if now - each.until < BACKOFF_MAX_S}
     count = kept[job].count + 1 if job in kept else 1

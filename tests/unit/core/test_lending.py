@@ -11,10 +11,11 @@ from pliant.core.lending import (
     StopAgent,
     agent_ended,
     follow_orders,
+    forgive,
     is_refused,
     leave,
     machine_report,
-    refuse,
+    refuse_script,
 )
 
 
@@ -39,11 +40,11 @@ def test_orders_for_more_slots_than_there_are_have_no_effect() -> None:
 
 def test_the_report_has_every_slot() -> None:
     lender = after(Lender("m", 3, "id"), "a", "b")
-    lender = refuse(after(lender, "a", ""), "c", "no script", 0.0)
+    lender = refuse_script(after(lender, "a", ""), "c", "no script")
     assert machine_report(lender, 0.5) == LentMachine(
         "m", (LentSlot("a"), LentSlot("b", True), LentSlot()), "id", (("c", "no script"),)
     )
-    assert machine_report(lender, 1.5).refused == ()
+    assert machine_report(forgive(lender, "c"), 1.5).refused == ()
 
 
 def test_an_agent_that_fails_is_started_again_later_and_later() -> None:
@@ -71,11 +72,20 @@ def test_an_agent_that_was_asked_to_leave_has_not_failed() -> None:
 
 
 def test_old_troubles_are_forgotten() -> None:
-    lender = refuse(Lender("m", 1), "a", "x", 0.0)
-    lender = refuse(lender, "b", "y", 2.0 + BACKOFF_MAX_S)
+    lender = agent_ended(after(Lender("m", 1), "a"), 0, 1, "x", 0.0)
+    now = 2.0 + BACKOFF_MAX_S
+    lender = agent_ended(after(lender, "b", now=now), 0, 1, "y", now)
     assert [*lender.troubles] == ["b"]
-    assert is_refused(lender, "b", 2.5 + BACKOFF_MAX_S)
+    assert is_refused(lender, "b", now + 0.5)
     assert not is_refused(lender, "a", 0.0)
+
+
+def test_a_job_without_its_script_is_refused_until_it_is_forgiven() -> None:
+    lender = refuse_script(Lender("m", 2), "a", "there is no script")
+    lender = agent_ended(after(lender, "b", now=0.0), 0, 1, "boom", 1e9)
+    assert is_refused(lender, "a", 2e9)
+    assert follow_orders(lender, ("a",), 2e9)[1] == ()
+    assert follow_orders(forgive(lender, "a"), ("a",), 2e9)[1] == (StartAgent(0, "a"),)
 
 
 def test_a_machine_that_leaves_stops_each_agent_once_and_starts_none() -> None:

@@ -79,9 +79,10 @@ class Scheduler:
 
         `wall` is the time with which events are stamped now. Commands of `inbox` report ended workers.
         """
-        for _, name, sent in inbox:
-            if isinstance(sent, Exited):
-                self._ended.setdefault(name, {})[sent.member] = now
+        if self.pool is not None:
+            for _, name, sent in inbox:
+                if isinstance(sent, Exited):
+                    self._ended.setdefault(name, {})[sent.member] = now
         if self._led_since is None:  # without a pool no leader before has granted anything
             self._led_since = now if self.pool is not None else -inf
         if self.pool is None or now < self._next:
@@ -115,8 +116,15 @@ class Scheduler:
             cost_limit_of(job, wall, price, pace),
             deadline_of(job, wall, pace, was_missed=job.name in self._missed),
         )
+        demand = replace(demand, refused=self._refusal_of(job, now))
         is_inherited = key in (self._inherited or ()) and now - (self._led_since or 0.0) < ANEW_S
         return with_measurements(demand, job, self._measured[key], is_inherited=is_inherited)
+
+    def _refusal_of(self, job: Job, now: float) -> str:
+        """Return why no lent machine can run a job; empty if one may, or if it runs."""
+        if self.pool is None or not self.pool.is_lent or not job.spec.script or job.occupants:
+            return ""
+        return self.machines.refusal_of(job, now, SETTLE_S)
 
     def _with_lent_slots(
         self, pool: Pool, demands: tuple[Demand, ...], leaving: tuple[Leaving, ...], now: float
@@ -139,6 +147,7 @@ class Scheduler:
         rejection = self.machines.report(machine, now)
         if rejection is not None:
             return rejection
+        self.machines.note_refused(machine, find, now)
         ranked = [job for demand, _ in self.shown if (job := find(demand.name)) is not None]
         return tuple(find(name) if name else None for name in self.machines.orders(machine.name, ranked, now))
 

@@ -25,7 +25,10 @@ def allocate(
     `leaving` are ended jobs that still occupy slots. With `is_counting`, a new leader does not know yet which workers
     run, so that no slot counts as free. Call it again with the result in `granted` and `planned`: it changes nothing.
     """
-    demands = tuple(replace(each, granted=0, planned=None) if each.suspended else within_cost(each) for each in demands)
+    demands = tuple(
+        replace(each, granted=0, planned=None) if each.suspended or each.refused else within_cost(each)
+        for each in demands
+    )
     ended = sum(each.held for each in leaving)
     plan, slots = make_plan(pool, demands, ended), pool.slots - ended
     sizes = _sizes(slots, plan, demands, is_counting=is_counting)

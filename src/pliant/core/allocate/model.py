@@ -109,6 +109,7 @@ class Demand:
     suspended: bool = False  # it wants no worker
     deadline: Deadline | None = None
     is_measured_anew: bool = False  # a new leader does not know its speed yet
+    refused: str = ""  # why no machine can run it, if none can
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class Reason(StrEnum):
     """The reason for the size of a job. Those in `WAITS` are for jobs that wait."""
 
     SUSPENDED = "suspended"
+    REFUSED = "refused"
     COST_LIMIT = "cost-limit"
     NO_PRICE = "no-price"
     POOL_TOO_SMALL = "pool-too-small"
@@ -175,6 +177,7 @@ class Reason(StrEnum):
     HELD = "held"
     NO_GAIN = "no-gain"
     PRIORITY = "priority"
+    MINIMUMS = "minimums"
     QUEUE_LIMIT = "queue-limit"
     SHARED = "shared"
     POOL = "pool"
@@ -184,6 +187,7 @@ class Reason(StrEnum):
 STOPS = (Reason.SUSPENDED, Reason.COST_LIMIT, Reason.NO_PRICE)
 WAITS = (
     *STOPS,
+    Reason.REFUSED,
     Reason.POOL_TOO_SMALL,
     Reason.QUEUE_TOO_SMALL,
     Reason.QUEUE_FULL,

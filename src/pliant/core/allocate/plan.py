@@ -156,6 +156,8 @@ def _admit(pool: Pool, demands: list[Demand], ended: int) -> tuple[list[PlanLine
         floor, limit = floors[demand.name], limits.get(demand.queue)
         if demand.suspended:
             waiting.append(Waiting(demand, Reason.SUSPENDED))
+        elif demand.refused:
+            waiting.append(Waiting(demand, Reason.REFUSED))
         elif demand.cost is not None and _is_unpaid(demand, demand.name in running):
             waiting.append(Waiting(demand, Reason.NO_PRICE if demand.cost.price is None else Reason.COST_LIMIT))
         elif demand.name in running:

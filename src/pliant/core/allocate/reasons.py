@@ -65,11 +65,14 @@ class Explainer:
             return Reason.HELD, f"{prefix}: {_held(line)}"
         if not line.step_up or has_room:
             return Reason.NO_GAIN, f"{prefix}: it would gain less from more workers than a change costs"
-        if len(lines) > 1:
-            others = [each for each in lines if each is not line]
+        others = [each for each in lines if each is not line and each.demand.priority == line.demand.priority]
+        if others:
             is_measured = any(each.demand.speeds and not each.needed for each in others if each.demand.queue == queue)
             by = ", by speeds and remaining times" if is_measured else ""
             return Reason.SHARED, f"{prefix}: {_holders(others, pool, 'beside it')}{by}"
+        if len(lines) > 1:
+            count = sum(self._sizes[each.demand.name] for each in lines if each is not line)
+            return Reason.MINIMUMS, f"{prefix}: the minimums of other running jobs take {count} of {_slots(pool.slots)}"
         return Reason.POOL, f"{prefix}: the pool has {_slots(pool.slots)}"
 
     def _growing(self, line: PlanLine, size: int) -> tuple[Reason, str]:
@@ -77,7 +80,7 @@ class Explainer:
         until = f"once {_listed(self._releasing)} released them" if self._releasing else "as soon as they are free"
         until = "once the new leader knows which workers run" if self._is_counting else until
         if not size:
-            return Reason.RELEASING, f"starts with {line.size} workers {until}"
+            return Reason.RELEASING, f"starts with {_workers(line.size)} {until}"
         return Reason.GROWING, f"{size} of {line.size}: gets {line.size - size} more {until}"
 
 
@@ -92,23 +95,25 @@ def _wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
     least = sizes_of(waiting.demand)[0]
     match waiting.reason:
         case Reason.POOL_TOO_SMALL:
-            return f"needs {least} workers, the pool has {_slots(pool.slots)}"
+            return f"needs {_workers(least)}, the pool has {_slots(pool.slots)}"
         case Reason.QUEUE_TOO_SMALL | Reason.QUEUE_FULL:
             queue = waiting.demand.queue
             limit = next(rule.limit for rule in pool.queues if rule.name == queue)
             used = sum(line.sizes[0] for line in plan.lines if line.demand.queue == queue)
             if waiting.reason is Reason.QUEUE_TOO_SMALL:
-                return f"needs {least} workers, queue {queue} may have {limit}"
-            return f"needs {least} workers, the minimums in queue {queue} are {used} of the {limit} it may have"
+                return f"needs {_workers(least)}, queue {queue} may have {limit}"
+            return f"needs {_workers(least)}, the minimums in queue {queue} are {used} of the {limit} it may have"
         case Reason.SUSPENDED:
             return "it is suspended"
+        case Reason.REFUSED:
+            return f"no machine can run it: {waiting.demand.refused}"
         case Reason.BEHIND:
             return f"behind {waiting.ahead}"
         case Reason.COST_LIMIT | Reason.NO_PRICE if waiting.demand.cost is not None:
             return _cost_wait(waiting.demand.cost, least)
         case _:
             taken = sum(line.sizes[0] for line in plan.lines)
-            return f"needs {least} workers, running jobs need {taken} of {_slots(pool.slots)} as their minimums"
+            return f"needs {_workers(least)}, running jobs need {taken} of {_slots(pool.slots)} as their minimums"
 
 
 def _cost_wait(cost: CostLimit, least: int) -> str:

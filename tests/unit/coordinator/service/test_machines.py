@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pliant.coordinator.service.machines import SILENT_S, LentMachines, tenant_of
 from pliant.coordinator.service.scheduler import Scheduler
-from pliant.core.allocate import Pool
+from pliant.core.allocate import Pool, Reason
 from pliant.core.allocate.demands import SETTLE_S
 from pliant.core.allocate.machines import AgentRoom, LentMachine, LentSlot
 from pliant.core.messages import Code, GrantWorkers, Rejection
@@ -108,3 +108,29 @@ def test_a_new_leader_takes_no_slots_away_before_all_machines_can_have_reported(
     assert scheduler.shown_pool == Pool(3, is_lent=True)
     scheduler.machines.report(free("a", 1), SETTLE_S)
     assert sizes(scheduler.due(SETTLE_S, 0.0, loaded(running))) == {"a": 1}
+
+
+def test_a_job_that_all_machines_refuse_for_a_while_waits_until_its_script_changes() -> None:
+    typo = scripted(job("typo", 0, 2))
+    scheduler = Scheduler()
+    scheduler.pool = Pool(0, is_lent=True)
+
+    def report(now: float, *names: str, refused: tuple[tuple[str, str], ...] = (("typo", "no script"),)) -> None:
+        for name in names:
+            scheduler.report_machine(replace(free(name, 2), refused=refused), lambda _: typo, now)
+
+    def wait(now: float) -> str:
+        scheduler.due(now, now, loaded(typo))
+        (shown,) = scheduler.shown
+        return shown[1].why if shown[1].reason is Reason.REFUSED else ""
+
+    report(0.0, "a")
+    assert not wait(0.0), "its agent may have failed for a moment"
+    for part in (1, 2, 3, 4):
+        report(part * SETTLE_S / 4, "a")
+    assert wait(SETTLE_S) == "no machine can run it: no script"
+    report(SETTLE_S + 1, "b", refused=())
+    assert not wait(SETTLE_S + 1), "another machine may run it"
+    typo = replace(typo, spec=replace(typo.spec, script=("right.py",)))
+    report(SETTLE_S + 2, "a", "b")
+    assert not wait(SETTLE_S + 2), "it has another script"

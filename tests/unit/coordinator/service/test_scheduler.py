@@ -265,3 +265,10 @@ def test_the_measurements_of_a_leader_go_with_its_memory() -> None:
     scheduler.due(1.0, 0.0, loaded(job("job", 3, 3)))
     assert speeds(scheduler) == [()]
     assert scheduler.shown[0][0].is_measured_anew
+
+
+def test_without_a_pool_ended_workers_are_not_remembered() -> None:
+    scheduler = Scheduler()
+    for number in range(50):
+        scheduler.due(float(number), 0.0, LoadedJobs(), [(None, "job", Exited(MemberId(f"a.{number}"), 0))])
+    assert scheduler._ended == {}

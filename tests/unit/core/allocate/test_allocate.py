@@ -326,7 +326,7 @@ def test_gain_moves_no_slots_beyond_the_limit_of_a_queue() -> None:
 @pytest.mark.parametrize("slots", [0, 1])
 def test_an_empty_pool_and_no_jobs_are_fine(slots: int) -> None:
     assert allocate(Pool(slots), ()) == ()
-    assert given(Pool(0), Demand("a", 1, 1))["a"].why == "needs 1 workers, the pool has 0 slots"
+    assert given(Pool(0), Demand("a", 1, 1))["a"].why == "needs 1 worker, the pool has 0 slots"
     assert given(Pool(0), Demand("a", 1, 2, held=1, granted=1))["a"].size == 1
     assert given(Pool(1), Demand("a", 1, 2, held=1, granted=1))["a"].why == "1 of 2: the pool has 1 slot"
 
@@ -359,3 +359,18 @@ def test_a_job_that_starts_gets_its_minimum_before_a_job_that_wants_more_grows()
     found = given(Pool(9), near_end, giving, starting)
     assert found["near"].planned > 3
     assert {name: each.size for name, each in found.items()} == {"near": 3, "giving": 2, "starting": 2}
+
+
+def test_a_job_that_no_machine_can_run_waits_and_takes_nothing_from_others() -> None:
+    typo = Demand("typo", 2, 2, priority=9, granted=2, planned=2, refused="there is no script slwo.py")
+    found = given(Pool(3), typo, Demand("night", 1, 8, held=1, granted=1, planned=1))
+    assert (found["typo"].size, found["typo"].reason, found["typo"].position) == (0, Reason.REFUSED, 1)
+    assert found["typo"].why == "no machine can run it: there is no script slwo.py"
+    assert found["night"].size == 3
+
+
+def test_the_minimum_of_a_job_with_less_priority_is_no_share() -> None:
+    urgent = Demand("urgent", 2, 4, priority=5, held=2, granted=2, planned=2)
+    found = given(Pool(3), urgent, Demand("night", 1, 8, held=1, granted=1, planned=1))
+    assert (found["urgent"].size, found["urgent"].reason) == (2, Reason.MINIMUMS)
+    assert found["urgent"].why == "2 of 4: the minimums of other running jobs take 1 of 3 slots"
