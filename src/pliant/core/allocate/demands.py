@@ -43,7 +43,7 @@ def cost_limit_of(job: Job, wall: float, price: float | None, pace: JobPace | No
     if job.spec.at_most_cost is None:
         return None
     facts = facts_of(job) if pace is not None else None
-    left, speeds = (facts.left, pace.speeds) if pace is not None and facts is not None else (None, ())
+    left, speeds = (facts.left, pace.speeds_over(MEASURED_S)) if pace is not None and facts is not None else (None, ())
     return CostLimit(job.spec.at_most_cost, job.spent_by(wall), price, left, speeds, spares=job.spec.spares)
 
 

@@ -58,6 +58,8 @@ def test_the_cost_limit_has_what_the_job_has_spent_and_what_was_measured_of_it()
     assert cost_limit_of(job, 110.0, 2.5, None) == CostLimit(50.0, 27.0, 2.5)
     pace = JobPace(sizes={2: SizePace(60.0, 20.0)})
     assert cost_limit_of(job, 110.0, 2.5, pace) == CostLimit(50.0, 27.0, 2.5, 120.0, ((2, 3.0),))
+    brief = JobPace(sizes={2: SizePace(60.0, 20.0), 3: SizePace(1.0, 3.0)})  # as processes are while they warm up
+    assert cost_limit_of(job, 110.0, 2.5, brief) == CostLimit(50.0, 27.0, 2.5, 120.0, ((2, 3.0),))
     early = with_spec(replace(new_job(), price=3600.0), queue="batch", at_most_cost=50.0)
     assert cost_limit_of(early, 110.0, 2.5, pace) == CostLimit(50.0, 0.0, 2.5)
 
