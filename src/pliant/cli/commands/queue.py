@@ -11,7 +11,7 @@ import click
 from pliant.cli.connect import Flags, connection_options
 from pliant.cli.output import clean, json_option, print_json, print_table, short_time, time_until
 from pliant.cli.pool.prices import parse_prices
-from pliant.errors import Refused
+from pliant.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from pliant.core.allocate import QueueRule
@@ -98,6 +98,7 @@ def set_pool(
 ) -> None:
     """Set the pool that jobs with --queue share. It replaces the one before, whose prices stay without --prices."""
     from pliant.core.allocate import Pool
+    from pliant.core.allocate.model import bad_pool
 
     if slots is None and (prices is None or spot is not None or queues):
         raise click.UsageError("Pass --slots N, or --slots auto, or only --prices FILE for the pool that is there.")
@@ -111,6 +112,8 @@ def set_pool(
         else:
             pool = replace(before, slots=0, spot=0) if before.is_lent else before
             pool = replace(pool, prices=kept)
+        if wrong := bad_pool(pool):
+            raise BadInput(f"{wrong[:1].upper()}{wrong[1:]}.")
         found = client.set_pool(pool)
     if as_json:
         print_json(found)
@@ -126,12 +129,12 @@ def _print_pool(found: PoolStatus) -> None:
     held = sum(max(job.held, job.granted) for job in found.jobs)
     spot = f", {pool.spot} of them spot" if pool.spot else ""
     lent = " of lent machines" if pool.is_lent else ""
-    click.echo(f"pool  {pool.slots} slots{lent}{spot}; {held} granted or in use")
+    click.echo(f"pool  {_slots(pool.slots)}{lent}{spot}; {held} granted or in use")
     if pool.cluster_slots:
         click.echo(f"nodes of the cluster  {pool.cluster_slots} slots")
     for machine in found.machines:
         jobs = sorted({slot.job for slot in machine.slots if slot.job})
-        in_use = f"{sum(bool(slot.job) for slot in machine.slots)} of {len(machine.slots)} slots in use"
+        in_use = f"{sum(bool(slot.job) for slot in machine.slots)} of {_slots(len(machine.slots))} in use"
         by = f" by {', '.join(jobs)}" if jobs else ""
         click.echo(f"machine {machine.name}  {in_use}{by}{'; it leaves' if machine.is_leaving else ''}")
         for job, why in machine.refused:
@@ -178,3 +181,7 @@ def describe_prices(prices: Prices) -> str:
     coming = next(((at, price) for at, price in prices if at > time.time()), None)
     then = "" if coming is None else f"; {coming[1]:g} from {short_time(coming[0])}"
     return f"{'none yet' if now is None else f'{now:g}'} for a slot and hour{then}"
+
+
+def _slots(count: int) -> str:
+    return f"{count} slot" if count == 1 else f"{count} slots"

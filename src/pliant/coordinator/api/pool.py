@@ -42,8 +42,10 @@ class PoolHandlers:
     async def _show(self, _: Call) -> bytes:
         self._require_leadership()
         scheduler, pool = self._service.scheduler, self._pools.pool
-        if pool is not None and pool.is_lent and scheduler.shown_pool is not None:
-            pool = replace(pool, slots=scheduler.shown_pool.slots)  # that of the last allocation may have old prices
+        shown = scheduler.shown_pool
+        if pool is not None and pool.is_lent:  # the pool of the last allocation may have old prices, or none lent
+            lent = scheduler.machines.slots(time.monotonic()) + pool.cluster_slots
+            pool = replace(pool, slots=shown.slots if shown is not None and shown.is_lent else lent)
         machines = scheduler.machines.lent(time.monotonic())
         return encode_reply(pool_status(pool, scheduler.shown, machines, self._job, time.time()))
 

@@ -65,5 +65,5 @@ def test_the_queue_shows_machines_with_their_jobs_and_what_they_refuse(
     shown = pliant("queue").out
     assert "slots of lent machines" in shown
     assert "machine m1  1 of 2 slots in use by other\n  job cannot run there: there is no script train.py\n" in shown
-    assert "machine m2  0 of 1 slots in use; it leaves" in shown
+    assert "machine m2  0 of 1 slot in use; it leaves" in shown
     assert [each["name"] for each in pliant("queue", "--json").json["machines"]] == ["m1", "m2"]
