@@ -10,6 +10,7 @@ from pliant.ps import SGD, PushPolicy, Table
 from pliant.ps.access import LocalRows, TableAccess
 from pliant.ps.tables.hashing import buckets_of
 from pliant.ps.tables.spec import BY_STEP, table_terms
+from pliant.ps.tables.table_copy import TableCopy
 
 TABLE = Table("t", 2, SGD(1.0), scale=0.0)
 
@@ -166,3 +167,10 @@ def test_settings_that_cannot_be_used_are_refused(tables: list[Table], policy: P
 def test_the_settings_of_tables_are_terms_of_the_job() -> None:
     assert table_terms([], PushPolicy()) == ()
     assert table_terms([TABLE], PushPolicy()) != table_terms([TABLE], PushPolicy(2))
+
+
+def test_a_server_without_tables_does_not_change_the_policy_of_others() -> None:
+    copies = TableCopy()
+    copies.define([TABLE], PushPolicy(2))
+    copies.define([], PushPolicy())
+    assert copies.policy == PushPolicy(2)

@@ -91,8 +91,11 @@ class TableCopy:
     # ------------------------------------------------------------------------------------------ definitions
 
     def define(self, tables: Iterable[Table], policy: PushPolicy) -> None:
-        """Add tables. Raises BadInput, and adds none, if one exists with other settings or there are too many."""
-        added = {}
+        """Add tables. Raises BadInput, and adds none, if one exists with other settings or there are too many.
+
+        Without tables the policy stays: a server to which no worker came yet does not have that of the job.
+        """
+        tables, added = list(tables), {}
         for table in tables:
             known = self._tables.get(table.name)
             if known is not None and known.table != table:
@@ -102,7 +105,7 @@ class TableCopy:
         if len(self._tables) + len(added) > TABLES_MAX:
             raise BadInput(f"A job can have up to {TABLES_MAX} tables; a worker has {len(added)} more.")
         self._tables.update(added)
-        self.policy = policy
+        self.policy = policy if tables else self.policy
 
     @property
     def tables(self) -> list[Table]:
