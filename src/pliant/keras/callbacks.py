@@ -45,6 +45,8 @@ class CallbackMemory:
 
     def _give(self) -> None:
         for callback, values in zip(self._callbacks, self._received, strict=False):
+            if "monitor_op" not in values and getattr(callback, "monitor_op", self) is None:
+                callback._set_monitor_op()  # as the sender's is. Keras changes the sign of `min_delta` with it
             vars(callback).update(values)
         if self._callbacks:
             self._received = []
