@@ -61,8 +61,8 @@ SERVERS = (
         (
             Edit(
                 "ps/tables/table_copy.py",
-                "            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ name))\n",
-                "            found = np.where(numbers == 0, found, mix(name))\n",
+                "            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ _number_of(worker)))\n",
+                "            found = np.where(numbers == 0, found, np.uint64(1))\n",
             ),
         ),
     ),
@@ -75,6 +75,18 @@ SERVERS = (
                 "ps/copies.py",
                 "            found &= ~self._missing(self.sent_to(server), followed.get(server))\n",
                 "            found &= ~self._missing(self.sent_to(server), followed.get(server, self.primary))\n",
+            ),
+        ),
+    ),
+    Planted(
+        "the first update that a backup lacks is left out",
+        "servers: acknowledged pushes",
+        "A backup that lacks the last updates receives those after the first of them, and is taken for equal.",
+        (
+            Edit(
+                "ps/tables/recent.py",
+                "            mask[entry.buckets] = start[entry.buckets] <= entry.number\n",
+                "            mask[entry.buckets] = start[entry.buckets] < entry.number\n",
             ),
         ),
     ),

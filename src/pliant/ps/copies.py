@@ -7,6 +7,7 @@ on one stream, in this order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, NONE, BucketLayout
 from pliant.ps.tables.hashing import Buckets
-from pliant.ps.tables.table_copy import Mask, TableCopy
+from pliant.ps.tables.recent import Trails
+from pliant.ps.tables.table_copy import Mask, TableCopy, Update
 
 Restore = Callable[[Mask], list[dict[str, Any]]]
 """Return copies of these buckets from the newest checkpoint; an empty list if there is none."""
@@ -69,6 +71,23 @@ class BucketRoles:
         return missing
 
 
+def split_by_digests(copies: TableCopy, buckets: Buckets, digests: Trails, trails: Trails) -> SplitBuckets:
+    """Divide buckets by what another copy of them lacks, given its digests and trails."""
+    same = copies.digests(buckets) == digests
+    behind, updates = copies.recent.since(buckets[~same], trails[~same])
+    return SplitBuckets(buckets[same], behind, np.setdiff1d(buckets[~same], behind), list(updates))
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBuckets:
+    """Buckets of another server: equal ones, those that lack only the `updates`, and those to be copied."""
+
+    equal: Buckets
+    behind: Buckets
+    other: Buckets
+    updates: list[tuple[Update, Mask]]
+
+
 class FollowedBuckets:
     """The buckets that one stream carries. `mask`: their updates go this way. `arrived`: so did their copies."""
 
@@ -86,7 +105,7 @@ class FollowedBuckets:
         self.arrived[buckets] = True
 
     def begin_equal(self, buckets: Buckets) -> None:
-        """Begin with buckets whose copies are equal already."""
+        """Begin with buckets whose copies are equal already, or will be by the updates on the way to them."""
         self.mask[buckets] = self.arrived[buckets] = True
 
 

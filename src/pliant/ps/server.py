@@ -19,7 +19,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.ps.model import BUCKETS, BucketLayout
 from pliant.errors import BadInput
 from pliant.ps import wire as w
-from pliant.ps.copies import BucketRoles, enter_roles
+from pliant.ps.copies import BucketRoles, enter_roles, split_by_digests
 from pliant.ps.dialing import dial, request
 from pliant.ps.listener import TableListener
 from pliant.ps.routes import Ticket, UpdateRoute
@@ -311,21 +311,24 @@ class ParameterServer:
         buckets = roles.sent_to(server)
         connection = self._dial(wanted, server)
         try:
-            theirs = w.decode_digests(request(connection, w.CompareBuckets(), [buckets]), len(buckets))
+            digests, trails = w.decode_digests(request(connection, w.CompareBuckets(), [buckets]), len(buckets))
         except BaseException:  # why: the connection must not stay open, whatever the error
             connection.close()
             raise
         with self._changed:
             with self._copies_lock:
-                equal = self._copies.digests(buckets) == theirs
+                split = split_by_digests(self._copies, buckets, digests, trails)
             route = self._routes.get(server)
             if route is None:
                 route = self._new_route(server, connection)
             else:
                 connection.close()  # copies are being filled there: all updates keep one order
-            route.followed.begin_equal(buckets[equal])
+            for update, mask in split.updates:
+                route.send_update(update.within(self._copies.table, mask))
+            route.followed.begin_equal(split.equal)
+            route.followed.begin_equal(split.behind)
             self._reopen(roles)
-        self._copy(wanted, roles, route, buckets[~equal])
+        self._copy(wanted, roles, route, split.other)
 
     def _fill(self, wanted: _Wanted, roles: BucketRoles, server: int) -> None:
         """Fill copies at the other server, and send it their updates from then on."""
@@ -506,7 +509,8 @@ class ParameterServer:
                 self._copies.define(head.tables, head.policy)
                 return w.Answered(), []
             (body,) = w.exactly(bodies, 1)
-            return w.Answered(), [self._copies.digests(w.decode_buckets(body))]
+            buckets = w.decode_buckets(body)
+            return w.Answered(), [self._copies.digests(buckets), self._copies.trails[buckets]]
 
     def _install(self, layout: int, copy: dict[str, Any]) -> Reply:
         with self._copies_lock:

@@ -61,7 +61,7 @@ class CopyTables(msgspec.Struct, frozen=True, tag=True):
 
 
 class CompareBuckets(msgspec.Struct, frozen=True, tag=True):
-    """To a backup. Arrays: buckets. The answer has their digests."""
+    """To a backup. Arrays: buckets. The answer has their digests and their trails."""
 
 
 class InstallBuckets(msgspec.Struct, frozen=True, tag=True):
@@ -187,13 +187,12 @@ def decode_rows(bodies: Sequence[bytearray], ids: int, dim: int, buckets: int) -
     return values.reshape(ids, dim), versions
 
 
-def decode_digests(bodies: Sequence[bytearray], buckets: int) -> Array:
-    """Return the digests of buckets from an answer of a backup."""
-    (body,) = exactly(bodies, 1)
-    digests = as_array(body, np.uint64)
-    if len(digests) != buckets:
-        raise DamagedFrame(f"an answer has {len(digests)} digests for {buckets} buckets")
-    return digests
+def decode_digests(bodies: Sequence[bytearray], buckets: int) -> tuple[Array, Array]:
+    """Return the digests and the trails of buckets from an answer of a backup."""
+    digests, trails = (as_array(body, np.uint64) for body in exactly(bodies, 2))
+    if (len(digests), len(trails)) != (buckets, buckets):
+        raise DamagedFrame(f"an answer has {len(digests)} digests and {len(trails)} trails for {buckets} buckets")
+    return digests, trails
 
 
 def exactly(bodies: Sequence[bytearray], count: int) -> Sequence[bytearray]:

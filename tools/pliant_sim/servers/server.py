@@ -12,7 +12,7 @@ import numpy as np
 from pliant.core.messages import Leave
 from pliant.core.ps.messages import ReportCopied
 from pliant.core.ps.model import BUCKETS, BucketLayout
-from pliant.ps.copies import BucketRoles, enter_roles
+from pliant.ps.copies import BucketRoles, enter_roles, split_by_digests
 from pliant.ps.tables.hashing import Buckets
 from pliant.ps.tables.spec import PushPolicy, Table
 from pliant.ps.tables.table_copy import Mask, TableCopy, Update
@@ -133,11 +133,14 @@ class SimulatedServer(SimulatedProcess):
         theirs = yield self.request(layout.servers[server].id, "compare", layout.number, buckets)
         if theirs is None or self.number != layout.number:
             return False
-        equal = self.copies.digests(buckets) == theirs
+        split = split_by_digests(self.copies, buckets, *theirs)
         route = self.routes.get(server) or self._new_route(server)
-        route.followed.begin_equal(buckets[equal])
+        for update, mask in split.updates:
+            route.send("update", update.within(self.copies.table, mask))
+        route.followed.begin_equal(split.equal)
+        route.followed.begin_equal(split.behind)
         self._reopen(roles)
-        return (yield from self._copy(layout, roles, route, buckets[~equal]))
+        return (yield from self._copy(layout, roles, route, split.other))
 
     def _fill(self, layout: BucketLayout, roles: BucketRoles, server: int) -> Fill:
         """Fill copies at the other server, and send it their updates from then on."""
@@ -215,7 +218,8 @@ class SimulatedServer(SimulatedProcess):
     # ------------------------------------------------------------------------------------------ other servers
 
     def compare(self, layout: int, buckets: Buckets, answer: Answer) -> None:
-        answer(self.copies.digests(buckets) if layout == self.number else None)
+        found = (self.copies.digests(buckets), self.copies.trails[buckets])
+        answer(found if layout == self.number else None)
 
     def take(self, layout: int, kind: str, content: Any) -> bool:
         """Carry out a message of a primary; False if it is refused, which ends the connection."""

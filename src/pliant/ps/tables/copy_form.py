@@ -11,7 +11,7 @@ from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps.tables.spec import PushPolicy, Table, check_tables
 
-_KEYS = {"buckets", "tables", "policy", "version", "waiting", "workers", "last", "rows", "sums"}
+_KEYS = {"buckets", "tables", "policy", "version", "trails", "waiting", "workers", "last", "rows", "sums"}
 
 
 def require_copy(copy: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def require_copy(copy: Any) -> dict[str, Any]:
     _require_array(buckets, "buckets", "int64", None)
     if len(buckets) and not (buckets[0] >= 0 and buckets[-1] < BUCKETS and (buckets[1:] > buckets[:-1]).all()):
         raise _damaged("its buckets do not ascend, or do not exist")
-    for name in ("version", "waiting"):
+    for name in ("version", "trails", "waiting"):
         _require_array(copy[name], name, "int64", (len(buckets),))
     _require_array(copy["last"], "last", "int64", (len(workers), len(buckets)))
     if len({*workers}) < len(workers):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pliant.core.ps.model import BUCKETS
 from pliant.errors import BadInput
 from pliant.ps.tables.hashing import Buckets, Floats, Ids, buckets_of, mix
+from pliant.ps.tables.recent import RecentUpdates, Trails
 from pliant.ps.tables.rows import RowTable
 from pliant.ps.tables.spec import TABLES_MAX, PushPolicy, Table
 
@@ -87,6 +88,8 @@ class TableCopy:
         self._newest: Versions = np.zeros(BUCKETS, np.int64)  # the highest of these numbers
         self._waiting: Versions = np.zeros(BUCKETS, np.int64)  # pushes that were added up and not applied
         self._sums: dict[str, RowTable] = {}  # their gradients
+        self.trails: Trails = np.zeros(BUCKETS, np.uint64)
+        self.recent = RecentUpdates()
 
     # ------------------------------------------------------------------------------------------ definitions
 
@@ -160,6 +163,7 @@ class TableCopy:
                 self._train(parts, staleness)
                 self.version[fresh] += 1
         self._note(update, fresh)
+        self._follow_trail(update, np.flatnonzero(fresh))
         return fresh
 
     def begin_step(self, buckets: Buckets, step: int) -> None:
@@ -168,6 +172,11 @@ class TableCopy:
         if self.policy.by_step:
             due[buckets] = (self._waiting[buckets] > 0) & (self._newest[buckets] < step)
         self._apply_sums(due, 1)
+
+    def _follow_trail(self, update: Update, buckets: Buckets) -> None:
+        before = self.trails[buckets]
+        self.recent.add(update, buckets, before)
+        self.trails[buckets] = mix(before ^ mix(np.asarray([update.sequence], np.uint64) ^ _number_of(update.worker)))
 
     def _note(self, update: Update, fresh: Mask) -> None:
         last = self._last.pop(update.worker, None)
@@ -227,9 +236,8 @@ class TableCopy:
             version, waiting = version + (waiting > 0), np.zeros_like(waiting)
         found = mix(version.view(np.uint64) ^ (waiting.view(np.uint64) << np.uint64(32)))
         for worker, last in self._last.items():
-            name = np.uint64(int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "little"))
             numbers = last[buckets].view(np.uint64)
-            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ name))
+            found += np.where(numbers == 0, np.uint64(0), mix(numbers ^ _number_of(worker)))
         found += np.where(self.held[buckets], np.uint64(1), np.uint64(0))
         return found
 
@@ -248,6 +256,7 @@ class TableCopy:
             "tables": [msgspec.to_builtins(table) for table in self.tables],
             "policy": msgspec.to_builtins(self.policy),
             "version": self.version[buckets],
+            "trails": self.trails[buckets].view(np.int64),
             "waiting": self._waiting[buckets],
             "workers": list(self._last),
             "last": np.stack([last[buckets] for last in self._last.values()])
@@ -265,6 +274,8 @@ class TableCopy:
         self.drop(chosen)
         self.hold(chosen)
         self.version[chosen], self._waiting[chosen] = copy["version"][inside], copy["waiting"][inside]
+        self.trails[chosen] = copy["trails"][inside].view(np.uint64)
+        self.recent.replaced(chosen)
         for worker, numbers in zip(copy["workers"], copy["last"], strict=True):
             if numbers[inside].any():
                 self._last.setdefault(worker, np.zeros(BUCKETS, np.int64))[chosen] = numbers[inside]
@@ -283,7 +294,8 @@ class TableCopy:
         for rows in self._all_rows():
             rows.remove(buckets)
         self.held[buckets] = False
-        self.version[buckets] = self._waiting[buckets] = self._newest[buckets] = 0
+        self.version[buckets] = self._waiting[buckets] = self._newest[buckets] = self.trails[buckets] = 0
+        self.recent.replaced(buckets)
         for last in self._last.values():
             last[buckets] = 0
         self._last = {worker: last for worker, last in self._last.items() if last.any()}
@@ -304,6 +316,10 @@ def _mask(buckets: Buckets) -> Mask:
     wanted: Mask = np.zeros(BUCKETS, np.bool_)
     wanted[buckets] = True
     return wanted
+
+
+def _number_of(worker: str) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "little"))
 
 
 def _sums_of(table: Table) -> Table:
