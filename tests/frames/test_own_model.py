@@ -79,7 +79,7 @@ def test_jax_refuses_what_does_more(name: str) -> None:
 )
 def test_keras_and_tensorflow_refuse_what_does_more(make: Any, why: str) -> None:
     keras = pytest.importorskip("keras", reason="run make frameworks")
-    from pliant.train.live.arrays.plain_sgd import require_plain_sgd
+    from pliant.train.live.arrays.keras_optimizers import require_plain_sgd
 
     with pytest.raises(BadInput, match=why):
         require_plain_sgd(make(keras), [])

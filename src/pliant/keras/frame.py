@@ -18,7 +18,7 @@ from pliant.keras.bases import Logs, base_of
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
-from pliant.train.live.arrays.plain_sgd import require_plain_sgd
+from pliant.train.live.arrays.keras_optimizers import rate_is_number, require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -161,7 +161,7 @@ class KerasFrame:
             variable.assign(np.array([low, high]).astype(variable.dtype))
 
     def hyperparameters(self) -> dict[str, float]:
-        return {RATE: number(self.optimizer.learning_rate)}
+        return {RATE: number(self.optimizer.learning_rate)} if rate_is_number(self.optimizer) else {}
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         setattr(self.optimizer, name, value)

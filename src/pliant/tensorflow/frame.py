@@ -17,7 +17,7 @@ from pliant.tensorflow.eager_seed import EagerSeed
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
-from pliant.train.live.arrays.plain_sgd import require_plain_sgd
+from pliant.train.live.arrays.keras_optimizers import rate_is_number, require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -132,7 +132,7 @@ class TensorflowFrame:
         return self._key & 0x7FFFFFFF, self._key >> 31 & 0x7FFFFFFF
 
     def hyperparameters(self) -> dict[str, float]:
-        return {RATE: float(_array(self.optimizer.learning_rate))}
+        return {RATE: float(_array(self.optimizer.learning_rate))} if rate_is_number(self.optimizer) else {}
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         setattr(self.optimizer, name, value)

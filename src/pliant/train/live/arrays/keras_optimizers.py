@@ -1,4 +1,4 @@
-"""The check of a Keras optimizer for model averaging, for the adapters of Keras and TensorFlow."""
+"""Properties of a Keras optimizer, for the adapters of Keras and TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def require_plain_sgd(optimizer: Any, variables: Iterable[Any]) -> None:
             )
     if any(getattr(variable, "constraint", None) is not None for variable in variables):
         raise BadInput("run.average_models cannot be combined with a constraint of a variable. Remove the constraint.")
+
+
+def rate_is_number(optimizer: Any) -> bool:
+    """Return whether the learning rate can be set: it is neither a schedule nor another function."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return hasattr(getattr(inner, "_learning_rate", None), "assign")
