@@ -62,6 +62,9 @@ class FakeFrame:
     def show(self, arrays: Sequence[Array] | None) -> None:
         self.shown = arrays
 
+    def loss_scale(self) -> float:
+        return 1.0
+
     def require_plain_sgd(self) -> None:
         if self.decay:
             raise BadInput("run.average_models needs SGD without momentum. Set decay to 0.")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 keras = pytest.importorskip("keras", reason="run make frameworks")
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-from pliant.keras.frame import KerasFrame  # noqa: E402  # needs keras
+import pliant.keras as pliant  # noqa: E402  # needs keras
+from pliant.keras.frame import KerasFrame  # noqa: E402
 from pliant.train.live.arrays.moves import ArrayMoves  # noqa: E402
 from pliant.train.live.arrays.state import ArrayState  # noqa: E402
 from pliant.train.state.transfer import copy_state  # noqa: E402
@@ -55,3 +57,35 @@ def test_a_number_is_overridden(frame_of: Any, wrap: Any) -> None:
     (line,) = state.choose_hyperparameters(from_script=True)
     assert line == "learning_rate is 0.5 in the script and 0.25 in the checkpoint: the script's is used"
     assert frame.hyperparameters() == {"learning_rate": 0.5}
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, optimizer: Any, **options: Any) -> tuple[list[Any], float | None]:
+    """Train a member alone. Return its weights and its noise scale."""
+    for name in ("PLIANT_COORDINATOR", "PLIANT_JOB", "WORLD_SIZE", "PLIANT_CHECKPOINT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(optimizer=optimizer, loss="mse")
+    chance = np.random.Generator(np.random.PCG64(3))
+    x = chance.normal(size=(32, 3)).astype(np.float32)
+    noise = pliant.NoiseScale()
+    with pliant.join() as job:
+        run = job.train(model, (x, x.sum(1) * 3), batch_size=8, part=2, state={"noise": noise}, **options)
+        run.fit()
+    return [np.asarray(each) for each in model.get_weights()], noise.value
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_gradient_is_clipped_and_measured_without_the_scale_of_its_loss(
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    options: dict[str, Any] = {"clip_norm": 0.5, "deterministic": deterministic}
+    weights, noise = alone(monkeypatch, OPTIMIZERS.SGD(0.5), **options)
+    for optimizer in (
+        OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.SGD(0.5), initial_scale=1024.0),
+        OPTIMIZERS.SGD(0.5, loss_scale_factor=1024.0),
+    ):
+        scaled, scaled_noise = alone(monkeypatch, optimizer, **options)
+        for one, other in zip(weights, scaled, strict=True):
+            assert other == pytest.approx(one, rel=1e-5)
+        assert scaled_noise == pytest.approx(noise, rel=1e-3)
+    assert np.abs(weights[0] - 1).max() > 0.1

@@ -144,6 +144,9 @@ class JaxFrame:
         given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
         self.shown = self._owned(jax.tree.unflatten(self._tree, given))
 
+    def loss_scale(self) -> float:
+        return 1.0
+
     def require_plain_sgd(self) -> None:
         """Step the optimizer aside. An update function does not tell what it does."""
         if not _is_plain_sgd(self._update, self.params, self.opt_state):

@@ -18,7 +18,7 @@ from pliant.keras.bases import Logs, base_of
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
-from pliant.train.live.arrays.keras_optimizers import rate_is_number, require_plain_sgd
+from pliant.train.live.arrays.keras_optimizers import loss_scale_of, rate_is_number, require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -146,6 +146,9 @@ class KerasFrame:
             elif self._centre is not None:
                 self.base.set_trained(self._centre)
                 self._centre = None
+
+    def loss_scale(self) -> float:
+        return number(loss_scale_of(self.optimizer))
 
     def require_plain_sgd(self) -> None:
         require_plain_sgd(self.optimizer, self.model.trainable_variables)

@@ -17,7 +17,7 @@ from pliant.tensorflow.eager_seed import EagerSeed
 from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
-from pliant.train.live.arrays.keras_optimizers import rate_is_number, require_plain_sgd
+from pliant.train.live.arrays.keras_optimizers import loss_scale_of, rate_is_number, require_plain_sgd
 
 RATE = "learning_rate"
 
@@ -115,6 +115,9 @@ class TensorflowFrame:
     def _assign(self, arrays: Sequence[Array]) -> None:
         for variable, array in zip(self._trained, arrays, strict=True):
             variable.assign(array)
+
+    def loss_scale(self) -> float:
+        return float(_array(loss_scale_of(self.optimizer)))
 
     def require_plain_sgd(self) -> None:
         require_plain_sgd(self.optimizer, self._trained)

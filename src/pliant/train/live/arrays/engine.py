@@ -87,10 +87,11 @@ class ArrayEngine:
         return [view if mark else None for view, mark in zip(views, reduced.marks, strict=True)]
 
     def part_square(self) -> float:
-        return sum_of_squares(self.reducer.part_arrays(), self.reducer.layout.dtype)
+        return sum_of_squares(self.reducer.part_arrays(), self.reducer.layout.dtype) / self.frame.loss_scale() ** 2
 
     def whole_square(self, reduced: SummedArrays) -> float:
-        return sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype) * _scale(reduced) ** 2
+        square = sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype)
+        return square * (_scale(reduced) / self.frame.loss_scale()) ** 2
 
     def apply(self, reduced: SummedArrays, *, skip: bool) -> None:
         self.reducer.offered = None
@@ -99,7 +100,7 @@ class ArrayEngine:
         self.buffers.apply(reduced.moves, reduced.weight)
         scale = _scale(reduced)
         if self.clip_norm is not None:
-            norm = math.sqrt(sum_of_squares(self._gradients(reduced), self.reducer.layout.dtype)) * scale
+            norm = math.sqrt(self.whole_square(reduced))
             scale *= min(1.0, self.clip_norm / (norm + 1e-6))
         if self.own_model is not None:
             means = [None if each is None else each * scale for each in self._gradients(reduced)]

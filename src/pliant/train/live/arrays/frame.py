@@ -67,6 +67,9 @@ class Frame(Protocol):
     def show(self, arrays: Sequence[Array] | None) -> None:
         """Let user code compute with these trained arrays until the next call with None. `value` stays as it is."""
 
+    def loss_scale(self) -> float:
+        """Return the factor by which the optimizer scales the loss, and so each gradient before `apply`; mostly 1."""
+
     def require_plain_sgd(self) -> None:
         """Raise BadInput unless `apply` subtracts the mean gradient times a rate, for model averaging."""
 

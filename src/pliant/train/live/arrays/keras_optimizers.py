@@ -33,6 +33,12 @@ def require_plain_sgd(optimizer: Any, variables: Iterable[Any]) -> None:
         raise BadInput("run.average_models cannot be combined with a constraint of a variable. Remove the constraint.")
 
 
+def loss_scale_of(optimizer: Any) -> Any:
+    """Return the factor by which `optimizer.scale_loss` scales: a number, or a variable of LossScaleOptimizer."""
+    dynamic = getattr(optimizer, "dynamic_scale", None)
+    return (getattr(optimizer, "loss_scale_factor", None) or 1.0) if dynamic is None else dynamic
+
+
 def rate_is_number(optimizer: Any) -> bool:
     """Return whether the learning rate can be set: it is neither a schedule nor another function."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
