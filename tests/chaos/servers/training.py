@@ -18,6 +18,7 @@ from pliant.torch.tables import push_gradients
 
 COUNTS = Table(TABLE, 1, Momentum(1.0, momentum=1.0), scale=0.0)  # its slot is the sum of gradients
 LOOK_S = 0.02
+IDS = 400_000  # of each of the 26 categories: ten million rows
 
 
 class RecordCounts:
@@ -47,10 +48,10 @@ def main() -> None:
     hold, pause = given.folder / "hold", threading.Event()
     with pliant.tasks.join() as job:
         run = job.train(
-            Clicks(given.records),
+            Clicks(given.records, ids=IDS),
             batch_size=given.batch_size,
             records_per_shard=given.records_per_shard,
-            evaluation=Clicks(2000, first=1 << 40),
+            evaluation=Clicks(2000, first=1 << 40, ids=IDS),
             collate=collate,
             tables=[*TABLES, COUNTS],
             pushes=PushPolicy(given.grads_to_wait, given.staleness_max, given.staleness_rates),
