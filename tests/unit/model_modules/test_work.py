@@ -93,9 +93,9 @@ def terms(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Collect the terms with which workers join."""
     found: list[dict[str, str]] = []
 
-    def connect(_: TaskJob, asked: TaskTerms) -> LocalQueue:
+    def connect(_: TaskJob, asked: TaskTerms, *_others: object) -> tuple[LocalQueue, None]:
         found.append({name: value for name, value in asked.extra if name != "tables"})
-        return LocalQueue(asked, MemberId("a"))
+        return LocalQueue(asked, MemberId("a")), None
 
     monkeypatch.setattr(TaskJob, "_connect", connect)
     return found
