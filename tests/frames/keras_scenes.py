@@ -64,7 +64,8 @@ def train(plan: FramePlan) -> None:
         run = job.train(model, data, state=story.state, **plan.arguments)
         own = run.average_models(plan.averages) if plan.averages else None
         say(joined=True)
-        run.fit(callbacks=[Told(story, run)], validation_data=data if plan.evaluate else None)
+        slower = keras.callbacks.LearningRateScheduler(lambda _epoch, rate: rate * 0.9)  # of the rate before
+        run.fit(callbacks=[slower, Told(story, run)], validation_data=data if plan.evaluate else None)
         variables = [*model.trainable_variables, *model.optimizer.variables, *run._frame._moving]
         found = [np.asarray(keras.ops.convert_to_numpy(each)) for each in variables]
         story.done(found, distance=0.0 if own is None else own.distance)

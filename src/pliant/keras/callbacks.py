@@ -18,6 +18,7 @@ class CallbackMemory:
         self._received: list[dict[str, Any]] = []
         self.sums: dict[str, float] = {}
         self.steps = 0
+        self._held: dict[str, Any] | None = None
 
     def watch(self, callbacks: Sequence[Any]) -> None:
         """Keep what these remember. Values that arrived before are given to them."""
@@ -31,16 +32,30 @@ class CallbackMemory:
             self.sums[name] = self.sums.get(name, 0.0) + value
         return {name: value / self.steps for name, value in self.sums.items()}
 
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Send the values of now until `release`, also while callbacks change them: those of the last boundary."""
+        self._held = self.state_dict()
+
+    def release(self) -> None:
+        self._held = None
+
     def begin_epoch(self) -> None:
         self.sums, self.steps = {}, 0
 
     def state_dict(self) -> dict[str, Any]:
+        if self._held is not None:
+            return self._held
         found = [_memory_of(callback) for callback in self._callbacks] if self._callbacks else self._received
         return {"sums": dict(self.sums), "steps": self.steps, "callbacks": found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.steps = dict(state["sums"]), state["steps"]
         self._received = state["callbacks"]
+        self._held = None
         self._give()
 
     def _give(self) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
-
 from pliant.errors import BadInput
 from pliant.keras.callbacks import CallbackMemory
+from pliant.keras.fit import Fit
 from pliant.keras.frame import KerasFrame, number
 from pliant.train.live.arrays.engine import ArrayEngine
 from pliant.train.live.arrays.job import as_dataset
@@ -59,37 +58,11 @@ class KerasRun(ArrayRun):
         """
         if self._loop.step:
             raise BadInput("run.fit was called within a loop over the run. Call it instead of the loop.")
-        grid, model = self._loop.grid, self._frame.model
-        called = keras.callbacks.CallbackList(
-            list(callbacks),
-            add_history=True,
-            add_progbar=verbose and self.rank == 0,
-            model=model,
-            epochs=grid.epochs,
-            steps=grid.steps_per_epoch,
-        )
-        model.stop_training = False
-        called.on_train_begin()
-        self._memory.watch(callbacks)  # not Keras' own, of which one member has more than another
-        logs: dict[str, float] = {}
-        for epoch in self.epochs():
-            called.on_epoch_begin(epoch.number)
-            for batch in epoch:
-                index = self._loop.grid.index_in_epoch(self.step_number)
-                if self._memory.steps > index:
-                    self._memory.begin_epoch()  # the first item after a rollback into this epoch
-                called.on_train_batch_begin(index)
-                if self.step(batch):
-                    logs = self._memory.add(self.metrics)
-                    called.on_train_batch_end(index, dict(self.metrics))
-            if validation_data is not None:
-                logs = {**logs, **self._validate(validation_data, validation_batch_size)}
-            self._memory.begin_epoch()
-            called.on_epoch_end(epoch.number, logs)
-            if model.stop_training and not self.complete:
-                self.finish("a callback stopped the training")
-        called.on_train_end(logs)
-        return model.history
+
+        def validate() -> dict[str, float]:
+            return {} if validation_data is None else self._validate(validation_data, validation_batch_size)
+
+        return Fit(self, self._frame.model, self._memory, callbacks, validate, verbose=verbose).train()
 
     def _validate(self, data: Any, batch_size: int) -> dict[str, float]:
         totals = self.evaluate(self._frame.evaluate, as_dataset(data), batch_size=batch_size)

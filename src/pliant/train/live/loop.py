@@ -96,7 +96,7 @@ class Loop:
         self._buffers = engine.buffers
         self._reducer = engine.reducer
         self._loader = loader
-        self._state_lock = state_lock
+        self.state_lock = state_lock
         self._indices = indices
         self._noise = noise
         self._batch = batch
@@ -281,7 +281,7 @@ class Loop:
         state = self._hashes.at_boundary(step)
         self._checkpoints.at_boundary(step, self.session.machine.view)
         order = self.session.feed_and_take(signal(state))
-        self._state_lock.allow_reads(self.session.machine.lineage, self._hashes.label(state))
+        self.state_lock.allow_reads(self.session.machine.lineage, self._hashes.label(state))
         if self.replay:
             self.replay.at_boundary(step, state)
         return order
@@ -515,7 +515,7 @@ class Loop:
 
     def _install(self, order: s.Install) -> Order | None:
         received = self.session.take_received()
-        self._before_change()
+        self.before_change()
         self._state.install(received)
         self.moved = True
         self._forget_kept()
@@ -543,7 +543,7 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint | None) -> Order | None:
         """Install the base of a rollback world: a checkpoint, or the initial state of this worker."""
-        self._before_change()
+        self.before_change()
         if (unread := self._checkpoints.restore(checkpoint, moved=self.moved)) is not None:
             return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
@@ -562,7 +562,7 @@ class Loop:
             raise BadInput("run.apply() was called without a gradient. Call it after run.reduce() returned True.")
         self._leave_user_code()
         skip = not self._engine.can_step(self._line.lineage.step)
-        self._before_change()
+        self.before_change()
         names = self.logged.names  # a member without slots in this step knows them by now, too
         self._engine.apply(reduced, skip=skip)
         self._reducer.drop_part()
@@ -579,9 +579,9 @@ class Loop:
         self._engine.seed(step_seed(self._seed, self.applied.lineage.step, None))
         self.in_user_code_since = time.monotonic()
 
-    def _before_change(self) -> None:
+    def before_change(self) -> None:
         """Call before the state changes: stop donors from reading it, and copy what a checkpoint still needs."""
-        self._state_lock.block_reads()
+        self.state_lock.block_reads()
         began = time.monotonic()
         self._checkpoints.copy_before_change()
         self.session.pauses.add(self.step, CHECKPOINTING, time.monotonic() - began)

@@ -37,6 +37,14 @@ class StateLock:
                 self._moved.wait()
         self.when_blocked()
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Allow reads again at the end of the block, which leaves the state as it was, if they were allowed before."""
+        label = self._label
+        yield
+        if label is not None:
+            self.allow_reads(*label)
+
     def close(self) -> None:
         """Send all waiting readers away, for good."""
         with self._moved:

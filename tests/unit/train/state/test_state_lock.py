@@ -97,3 +97,27 @@ def test_whoever_waits_is_sent_away_at_the_end() -> None:
     reading.join(PATIENCE_S)
     assert labels == [None]
     assert read_label(gate) is None
+
+
+def test_a_state_that_is_as_before_is_read_again() -> None:
+    gate = StateLock()
+    gate.allow_reads(FIRST, 7)
+    with gate.kept():
+        gate.block_reads()
+        reading, labels = beside(lambda: read_label(gate))
+        reading.join(0.05)
+        assert not labels
+    reading.join(PATIENCE_S)
+    assert labels == [(FIRST, 7)]
+
+
+def test_a_state_that_was_not_readable_stays_so() -> None:
+    gate = StateLock()
+    with gate.kept():
+        gate.block_reads()
+    reading, labels = beside(lambda: read_label(gate))
+    reading.join(0.05)
+    assert not labels
+    gate.close()
+    reading.join(PATIENCE_S)
+    assert labels == [None]

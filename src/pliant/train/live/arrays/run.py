@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pliant.train.live.evaluate import EvaluationResults, Totals
 from pliant.train.live.loop import Loop
 from pliant.train.live.run import LiveRun
 from pliant.train.reduce.own_model import OwnModel
+from pliant.train.state.transfer import copy_state
 
 
 class ArrayRun(LiveRun):
@@ -56,6 +58,19 @@ class ArrayRun(LiveRun):
     def _left_item(self) -> None:
         if self._own is not None:
             self._engine.frame.show(None)
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """Undo at the end of the block what it changed in the state. Use it before an item is computed."""
+        state, frame = self._engine.state, self._engine.frame
+        self._left_item()
+        with self._loop.state_lock.kept(), self._tools.preserve(), frame.evaluating():
+            self._loop.before_change()
+            kept = copy_state(state.capture())
+            yield
+            state.install(kept)
+        if self._own is not None:
+            frame.show(self._own.place(frame.trained()))
 
     def _step(self, grads: Any, weight: float | None) -> bool:
         """End an item with its gradients. Return True if the step is applied, False if more items of it follow."""

@@ -1,0 +1,102 @@
+"""The calls of Keras' callbacks in `run.fit`, in the order of `model.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from pliant.keras.callbacks import CallbackMemory
+
+if TYPE_CHECKING:
+    from pliant.keras.run import KerasRun
+
+Validate = Callable[[], dict[str, float]]
+
+
+class Fit:
+    """One training to the end, with callbacks.
+
+    What `on_epoch_begin` changes belongs to the step before it, as what `on_epoch_end` changes: it is called before
+    that step's state is hashed, saved and sent. A member that receives a state within an epoch gets these changes with
+    it. Its own call of `on_epoch_begin` is for values that are not part of the state.
+    """
+
+    def __init__(
+        self,
+        run: KerasRun,
+        model: Any,
+        memory: CallbackMemory,
+        callbacks: Sequence[Any],
+        validate: Validate,
+        *,
+        verbose: bool,
+    ) -> None:
+        self._run, self._model, self._memory, self._validate = run, model, memory, validate
+        self._callbacks = callbacks
+        grid = run._loop.grid
+        self._called = keras.callbacks.CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose and run.rank == 0,
+            model=model,
+            epochs=grid.epochs,
+            steps=grid.steps_per_epoch,
+        )
+        self._begun = 0  # the epoch whose `on_epoch_begin` was called last
+        self._is_in_epoch = False
+        self._logs: dict[str, float] = {}
+
+    def train(self) -> Any:
+        """Train to the end, and return Keras' `History`."""
+        run, model = self._run, self._model
+        model.stop_training = False
+        self._called.on_train_begin()
+        self._memory.watch(self._callbacks)  # not Keras' own, of which one member has more than another
+        self._called.on_epoch_begin(0)
+        for epoch in run.epochs():
+            if epoch.number != self._begun:
+                with run._undoing():
+                    self._begin_epoch(epoch.number)
+            for batch in epoch:
+                self._train_on(batch)
+        if self._is_in_epoch:
+            self._end_epoch()  # another member, or the user's code, ended the job within it
+        self._called.on_train_end(self._logs)
+        return model.history
+
+    def _begin_epoch(self, number: int) -> None:
+        self._begun = number
+        self._called.on_epoch_begin(number)
+
+    def _train_on(self, batch: Any) -> None:
+        run, memory = self._run, self._memory
+        step = run.step_number
+        index = run._loop.grid.index_in_epoch(step)
+        self._is_in_epoch = True
+        if memory.steps > index:
+            memory.begin_epoch()  # the first item after a rollback into this epoch
+        if not memory.is_held:
+            memory.hold()  # what `on_train_batch_begin` changes belongs to this step
+            self._called.on_train_batch_begin(index)
+        if not run.step(batch):
+            return
+        memory.release()
+        self._logs = memory.add(run.metrics)
+        self._called.on_train_batch_end(index, dict(run.metrics))
+        if run._loop.grid.ends_epoch(step) or step == run.total_steps:
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        run = self._run
+        self._is_in_epoch = False
+        self._logs = {**self._logs, **self._validate()}
+        self._memory.begin_epoch()
+        self._called.on_epoch_end(self._begun, self._logs)
+        if run.complete:
+            return
+        if self._model.stop_training:
+            run.finish("a callback stopped the training")
+        elif run.step_number < run.total_steps:
+            self._begin_epoch(self._begun + 1)

@@ -1,0 +1,96 @@
+"""`run.fit` of one member alone: the calls of callbacks, also after it resumes within an epoch."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="run make frameworks")
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+import pliant.keras as pliant  # noqa: E402  # needs keras
+
+CALLBACK: Any = keras.callbacks.Callback
+STEPS = 4  # in an epoch
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLIANT_COORDINATOR", "PLIANT_JOB", "WORLD_SIZE", "PLIANT_CHECKPOINT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def points() -> tuple[Any, Any]:
+    x = np.random.Generator(np.random.PCG64(3)).normal(size=(8 * STEPS, 3)).astype(np.float32)
+    return x, x.sum(1)
+
+
+def net(optimizer: Any = None) -> Any:
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer=optimizer or keras.optimizers.SGD(0.5), loss="mse", metrics=["mae"])
+    return model
+
+
+def fit(model: Any, *callbacks: Any, epochs: int = 2, **given: Any) -> Any:
+    """Train a model alone, with parts of two samples, and return the history."""
+    with pliant.join() as job:
+        run = job.train(model, points(), batch_size=8, part=2, epochs=epochs, **given)
+        return run.fit(callbacks=[*callbacks], validation_data=points())
+
+
+class Log(CALLBACK):
+    """Notes the calls, with the learning rate. At a step it interrupts the training."""
+
+    def __init__(self, interrupted_at: int = 0) -> None:
+        super().__init__()
+        self._interrupted_at = interrupted_at
+        self.calls: list[Any] = []
+        self.epochs_begun = 0
+
+    def _note(self, name: str, at: int) -> None:
+        self.calls.append((name, at, float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epochs_begun += 1
+        self._note("epoch", epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._note("batch", batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.model.optimizer.iterations == self._interrupted_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._note("end", epoch)
+
+
+def halving() -> Any:
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+
+
+def test_callbacks_are_called_as_by_model_fit() -> None:
+    log, theirs = Log(), Log()
+    fit(net(), halving(), log)
+    net().fit(*points(), batch_size=8, epochs=2, verbose=0, callbacks=[halving(), theirs])
+    assert log.calls == theirs.calls
+
+
+@pytest.mark.parametrize("at", [1, STEPS, STEPS + 1])
+def test_a_resumed_epoch_does_not_begin_again_for_the_state(tmp_path: Path, at: int) -> None:
+    whole, first, second = net(), Log(at), Log()
+    fit(whole, halving(), Log(), epochs=3)
+    with pytest.raises(SystemExit):
+        fit(net(), halving(), first, epochs=3, checkpoint_dir=tmp_path)
+    model = net()
+    fit(model, halving(), second, epochs=3, checkpoint_dir=tmp_path)
+    rates = {0: 0.25, 1: 0.125, 2: 0.0625}
+    assert second.calls[-1] == ("end", 2, rates[2])
+    assert next(rate for name, _, rate in second.calls if name == "batch") == rates[(at + 1) // STEPS]
+    assert second.epochs_begun == 3
+    for one, other in zip(whole.get_weights(), model.get_weights(), strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
