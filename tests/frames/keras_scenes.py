@@ -42,7 +42,8 @@ class Told(keras.callbacks.Callback):
 
     def __init__(self, story: Story, run: Any) -> None:
         super().__init__()
-        self._story, self._run, self._traces = story, run, run._frame.base.traces
+        self._story, self._run = story, run
+        story.compiled_before = run._frame.base.traces
         self.began_at = time.time()  # differs between members, as values of users' callbacks may
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -50,8 +51,8 @@ class Told(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         traces = self._run._frame.base.traces
-        self._story.stepped(self._run, compiled=traces - self._traces)
-        self._traces = traces
+        self._story.stepped(self._run, compiled=traces - self._story.compiled_before)
+        self._story.compiled_before = traces
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         say(epoch_logs=epoch, **{name: float(value) for name, value in (logs or {}).items()})

@@ -82,15 +82,23 @@ def test_callbacks_are_called_as_by_model_fit() -> None:
 
 @pytest.mark.parametrize("at", [1, STEPS, STEPS + 1])
 def test_a_resumed_epoch_does_not_begin_again_for_the_state(tmp_path: Path, at: int) -> None:
-    whole, first, second = net(), Log(at), Log()
-    fit(whole, halving(), Log(), epochs=3)
+    whole, log, first, second = net(), Log(), Log(at), Log()
+    fit(whole, halving(), log, epochs=3)
     with pytest.raises(SystemExit):
         fit(net(), halving(), first, epochs=3, checkpoint_dir=tmp_path)
     model = net()
     fit(model, halving(), second, epochs=3, checkpoint_dir=tmp_path)
-    rates = {0: 0.25, 1: 0.125, 2: 0.0625}
-    assert second.calls[-1] == ("end", 2, rates[2])
-    assert next(rate for name, _, rate in second.calls if name == "batch") == rates[(at + 1) // STEPS]
-    assert second.epochs_begun == 3
+    assert second.calls == log.calls
+    assert (second.epochs_begun, second.calls[-1]) == (3, ("end", 2, 0.0625))
     for one, other in zip(whole.get_weights(), model.get_weights(), strict=True):
         assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_the_history_goes_on_after_a_resume(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        fit(net(), Log(STEPS + 1), checkpoint_dir=tmp_path)
+    resumed, whole = fit(net(), Log(), checkpoint_dir=tmp_path), fit(net(), Log())
+    assert resumed.epoch == whole.epoch == [0, 1]
+    assert resumed.history.keys() == whole.history.keys()
+    for name, values in whole.history.items():
+        assert resumed.history[name] == pytest.approx(values, rel=1e-5)

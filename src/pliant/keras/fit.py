@@ -34,11 +34,13 @@ class Fit:
         verbose: bool,
     ) -> None:
         self._run, self._model, self._memory, self._validate = run, model, memory, validate
-        self._callbacks = callbacks
+        given = list(callbacks)
+        if not any(isinstance(each, keras.callbacks.History) for each in given):
+            given.append(keras.callbacks.History())
+        self._callbacks = given
         grid = run._loop.grid
         self._called = keras.callbacks.CallbackList(
-            list(callbacks),
-            add_history=True,
+            given,
             add_progbar=verbose and run.rank == 0,
             model=model,
             epochs=grid.epochs,
@@ -53,7 +55,7 @@ class Fit:
         run, model = self._run, self._model
         model.stop_training = False
         self._called.on_train_begin()
-        self._memory.watch(self._callbacks)  # not Keras' own, of which one member has more than another
+        self._memory.watch(self._callbacks)
         self._called.on_epoch_begin(0)
         for epoch in run.epochs():
             if epoch.number != self._begun:
