@@ -12,6 +12,7 @@ keras = pytest.importorskip("keras", reason="run make frameworks")
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 import pliant.keras as pliant  # noqa: E402  # needs keras
+from pliant.errors import BadInput  # noqa: E402
 
 CALLBACK: Any = keras.callbacks.Callback
 STEPS = 4  # in an epoch
@@ -102,3 +103,48 @@ def test_the_history_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert resumed.history.keys() == whole.history.keys()
     for name, values in whole.history.items():
         assert resumed.history[name] == pytest.approx(values, rel=1e-5)
+
+
+class Stop(CALLBACK):
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = int(self.model.optimizer.iterations) == self._after
+
+
+@pytest.mark.parametrize("after", [1, STEPS, STEPS + 2])
+def test_stop_training_counts_after_each_batch(after: int) -> None:
+    logs = (log, theirs) = Log(), Log()
+    models = model, other = net(), net()
+    found = fit(model, Stop(after), log)
+    other.fit(*points(), batch_size=8, epochs=2, verbose=0, callbacks=[Stop(after), theirs])
+    assert [each.optimizer.iterations for each in models] == [after, after]
+    assert log.calls == theirs.calls
+    assert len(found.epoch) == 1 + (after > STEPS)
+    assert {each.model.stop_training for each in logs} == {True}
+
+
+def test_averaged_weights_are_in_the_model_at_the_end() -> None:
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
+    model = net(optimizer)
+    fit(model)
+    for weights, average in zip(model.get_weights(), optimizer._model_variables_moving_average, strict=True):
+        assert weights == pytest.approx(keras.ops.convert_to_numpy(average))
+
+
+def test_a_training_or_test_step_of_its_own_is_refused() -> None:
+    def step(self: Any, *given: Any) -> None:
+        raise AssertionError("it is called")
+
+    for name, match in (
+        ("train_step", "Own has its own train_step.*pliant.tensorflow"),
+        ("test_step", "own test_step"),
+    ):
+        kind: Any = type("Own", (keras.Model,), {name: step})
+        inputs = keras.Input((3,))
+        model = kind(inputs, keras.layers.Dense(1)(inputs))
+        model.compile(optimizer="sgd", loss="mse")
+        with pytest.raises(BadInput, match=match):
+            fit(model)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from pliant.keras.callbacks import CallbackMemory
+from pliant.keras.frame import number
 
 if TYPE_CHECKING:
     from pliant.keras.run import KerasRun
@@ -48,6 +49,7 @@ class Fit:
         )
         self._begun = 0  # the epoch whose `on_epoch_begin` was called last
         self._is_in_epoch = False
+        self._is_stopping = False
         self._logs: dict[str, float] = {}
 
     def train(self) -> Any:
@@ -65,6 +67,8 @@ class Fit:
                 self._train_on(batch)
         if self._is_in_epoch:
             self._end_epoch()  # another member, or the user's code, ended the job within it
+        if number(model.optimizer.iterations):
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         self._called.on_train_end(self._logs)
         return model.history
 
@@ -77,6 +81,8 @@ class Fit:
         step = run.step_number
         index = run._loop.grid.index_in_epoch(step)
         self._is_in_epoch = True
+        if self._is_stopping:
+            self._is_stopping = self._model.stop_training = False  # that was after a step that is gone
         if memory.steps > index:
             memory.begin_epoch()  # the first item after a rollback into this epoch
         if not memory.is_held:
@@ -87,7 +93,7 @@ class Fit:
         memory.release()
         self._logs = memory.add(run.metrics)
         self._called.on_train_batch_end(index, dict(run.metrics))
-        if run._loop.grid.ends_epoch(step) or step == run.total_steps:
+        if run._loop.grid.ends_epoch(step) or step == run.total_steps or self._model.stop_training:
             self._end_epoch()
 
     def _end_epoch(self) -> None:
@@ -99,6 +105,7 @@ class Fit:
         if run.complete:
             return
         if self._model.stop_training:
+            self._is_stopping = True
             run.finish("a callback stopped the training")
         elif run.step_number < run.total_steps:
             self._begin_epoch(self._begun + 1)

@@ -41,6 +41,7 @@ class KerasFrame:
             )
         if not model.trainable_variables:
             raise BadInput("The model has no variable to train.")
+        require_default(model, "train_step")
         self.model = model
         self.optimizer = model.optimizer
         if not self.optimizer.built:
@@ -190,6 +191,16 @@ class KerasFrame:
             ("keras", f"{keras.__version__} on {base} {version}"),
             ("threads", str(len(os.sched_getaffinity(0)))),
             ("fingerprint", f"{found:016x}"),
+        )
+
+
+def require_default(model: Any, name: str) -> None:
+    """Raise BadInput if a model has a `train_step` or `test_step` of its own, which nothing would call."""
+    if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name):
+        raise BadInput(
+            f"{type(model).__name__} has its own {name}, which pliant.keras cannot share among members. Move what it "
+            "computes to compute_loss and compute_metrics of the model, or write the loop yourself with "
+            "pliant.tensorflow or pliant.jax."
         )
 
 
