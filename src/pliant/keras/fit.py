@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from pliant.keras.callbacks import CallbackMemory
+from pliant.keras.files import OnRankZero, require_usable, runs_on_rank_zero, show_model
 from pliant.keras.frame import number
 
 if TYPE_CHECKING:
@@ -35,17 +36,22 @@ class Fit:
         verbose: bool,
     ) -> None:
         self._run, self._model, self._memory, self._validate = run, model, memory, validate
-        given = list(callbacks)
+        given = keras.tree.flatten(list(callbacks))
+        require_usable(given)
         if not any(isinstance(each, keras.callbacks.History) for each in given):
             given.append(keras.callbacks.History())
+        if verbose and not any(isinstance(each, keras.callbacks.ProgbarLogger) for each in given):
+            given.append(keras.callbacks.ProgbarLogger())
         self._callbacks = given
+        self._watched = [each for each in given if not runs_on_rank_zero(each)]
+        self._rank: int | None = None  # unknown before the first item
         grid = run._loop.grid
         self._called = keras.callbacks.CallbackList(
-            given,
-            add_progbar=verbose and run.rank == 0,
+            [OnRankZero(each, self._is_first) if runs_on_rank_zero(each) else each for each in given],
             model=model,
             epochs=grid.epochs,
             steps=grid.steps_per_epoch,
+            verbose=int(verbose),
         )
         self._begun = 0  # the epoch whose `on_epoch_begin` was called last
         self._is_in_epoch = False
@@ -57,7 +63,7 @@ class Fit:
         run, model = self._run, self._model
         model.stop_training = False
         self._called.on_train_begin()
-        self._memory.watch(self._callbacks)
+        self._memory.watch(self._watched)
         self._called.on_epoch_begin(0)
         for epoch in run.epochs():
             if epoch.number != self._begun:
@@ -72,15 +78,16 @@ class Fit:
         self._called.on_train_end(self._logs)
         return model.history
 
-    def _begin_epoch(self, number: int) -> None:
-        self._begun = number
-        self._called.on_epoch_begin(number)
+    def _begin_epoch(self, epoch: int) -> None:
+        self._begun = epoch
+        self._called.on_epoch_begin(epoch)
 
     def _train_on(self, batch: Any) -> None:
         run, memory = self._run, self._memory
         step = run.step_number
         index = run._loop.grid.index_in_epoch(step)
         self._is_in_epoch = True
+        self._take_rank()
         if self._is_stopping:
             self._is_stopping = self._model.stop_training = False  # that was after a step that is gone
         if memory.steps > index:
@@ -95,6 +102,15 @@ class Fit:
         self._called.on_train_batch_end(index, dict(run.metrics))
         if run._loop.grid.ends_epoch(step) or step == run.total_steps or self._model.stop_training:
             self._end_epoch()
+
+    def _is_first(self) -> bool:
+        return self._rank == 0
+
+    def _take_rank(self) -> None:
+        if self._rank != self._run.rank:
+            self._rank = self._run.rank
+            for each in self._callbacks:
+                show_model(each, self._model, writes=self._is_first())
 
     def _end_epoch(self) -> None:
         run = self._run
