@@ -19,6 +19,7 @@ from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
 from pliant.train.live.arrays.keras_optimizers import loss_scale_of, rate_is_number, require_plain_sgd
+from pliant.train.live.arrays.keras_seeds import seed_state
 
 RATE = "learning_rate"
 
@@ -161,8 +162,7 @@ class KerasFrame:
         self._key = key
         self.base.seed(key)
         for at, variable in enumerate(self._seeds):
-            low, high = key & 0x7FFFFFFF, (key >> 32 ^ at * 0x9E3779B9) & 0x7FFFFFFF
-            variable.assign(np.array([low, high]).astype(variable.dtype))
+            variable.assign(seed_state(key, at).astype(variable.dtype))
 
     def hyperparameters(self) -> dict[str, float]:
         return {RATE: number(self.optimizer.learning_rate)} if rate_is_number(self.optimizer) else {}

@@ -18,18 +18,25 @@ from pliant.train.live.arrays.frame import Array, Gradients, aligned
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.job import digest_of
 from pliant.train.live.arrays.keras_optimizers import loss_scale_of, rate_is_number, require_plain_sgd
+from pliant.train.live.arrays.keras_seeds import is_seed_state, seed_state
 
 RATE = "learning_rate"
 
 
 class TensorflowFrame:
-    """Trained variables, the optimizer's, and those that a forward pass changes."""
+    """Trained variables, the optimizer's, and those that a forward pass changes.
+
+    The states of Keras' seed generators among the latter are set from the key of each part.
+    """
 
     dtype = np.float32
     keeps_values = False
 
     def __init__(self, variables: Sequence[Any], optimizer: Any, moves: Sequence[Any]) -> None:
-        self._trained, self._moving = list(variables), list(moves)
+        self._trained = list(variables)
+        self._seeds = [each for each in moves if is_seed_state(each, _array(each))]
+        ids = {id(each) for each in self._seeds}
+        self._moving = [each for each in moves if id(each) not in ids]
         if not self._trained:
             raise BadInput("variables is empty. Pass the variables to train.")
         if not hasattr(optimizer, "apply") or not hasattr(optimizer, "variables"):
@@ -128,6 +135,8 @@ class TensorflowFrame:
     def seed(self, key: int) -> None:
         self._key = key
         self._eager_seed.set(key & 0x7FFFFFFF)
+        for at, variable in enumerate(self._seeds):
+            variable.assign(seed_state(key, at).astype(_array(variable).dtype))
 
     @property
     def key(self) -> tuple[int, int]:

@@ -67,7 +67,8 @@ class TensorflowJob(ArrayJob):
         """Join the job and return its run. Raises if a setting differs from that of the other members.
 
         `optimizer` is one of Keras. `dataset` is a tuple of arrays, or anything with `__len__` and `__getitem__`.
-        `batch_size` is global, whatever the number of members. `moves` are variables that the forward pass changes.
+        `batch_size` is global, whatever the number of members. `moves` are variables that the forward pass changes: for
+        a Keras model `model.non_trainable_variables`, with BatchNorm's statistics and the seeds of dropout.
 
         `part` is the largest number of samples of an item. Items have few sizes, whatever the world. With
         `compute(batch)` each of them is traced before the worker joins.
