@@ -22,6 +22,7 @@ from pliant.train.live.arrays.keras_optimizers import loss_scale_of, rate_is_num
 from pliant.train.live.arrays.keras_seeds import seed_state
 
 RATE = "learning_rate"
+_BATCHED = ("tensorflow.python.data.", "torch.utils.data.dataloader")  # modules whose classes make batches
 
 
 class KerasFrame:
@@ -43,6 +44,7 @@ class KerasFrame:
         if not model.trainable_variables:
             raise BadInput("The model has no variable to train.")
         require_default(model, "train_step")
+        _require_means(model)
         self.model = model
         self.optimizer = model.optimizer
         if not self.optimizer.built:
@@ -201,6 +203,27 @@ def require_default(model: Any, name: str) -> None:
             f"{type(model).__name__} has its own {name}, which pliant.keras cannot share among members. Move what it "
             "computes to compute_loss and compute_metrics of the model, or write the loop yourself with "
             "pliant.tensorflow or pliant.jax."
+        )
+
+
+def _require_means(model: Any) -> None:
+    """Raise BadInput for a loss that is a sum over samples: its gradient would depend on the sizes of the items."""
+    for loss in keras.tree.flatten(model.loss):
+        if getattr(loss, "reduction", None) == "sum":
+            raise BadInput(
+                f'The loss {type(loss).__name__} has reduction="sum". Items have different sizes, so the loss must be '
+                "a mean over samples: remove reduction, and multiply the learning rate by the batch size."
+            )
+
+
+def require_samples(data: Any) -> None:
+    """Raise BadInput for data that comes in batches of its own."""
+    kind = type(data)
+    makes_batches = any(each.__module__.startswith(_BATCHED) for each in kind.__mro__)
+    if makes_batches or isinstance(data, keras.utils.PyDataset):
+        raise BadInput(
+            f"{kind.__name__} makes batches itself, but Pliant cuts each batch for the members. Pass the samples "
+            "behind it: a tuple of arrays, or an object with len and [index] whose samples are (x, y)."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pliant.errors import BadInput
 from pliant.keras.callbacks import CallbackMemory
-from pliant.keras.frame import KerasFrame
+from pliant.keras.frame import KerasFrame, require_samples
 from pliant.keras.run import KerasRun
 from pliant.train.data.loader import OrderOfEpoch
 from pliant.train.live.arguments import IGNORE
@@ -64,6 +64,7 @@ class KerasJob(ArrayJob):
         self._open_once()
         if state is not None and "callbacks" in state:
             raise BadInput('The name "callbacks" in state= is taken by the callbacks of run.fit. Choose another.')
+        require_samples(dataset)
         frame, tools, memory = KerasFrame(model), ArrayTools(), CallbackMemory()
         frame.compile()
         given = TrainArguments(

@@ -8,7 +8,7 @@ from typing import Any
 from pliant.errors import BadInput
 from pliant.keras.callbacks import CallbackMemory
 from pliant.keras.fit import Fit
-from pliant.keras.frame import KerasFrame, number, require_default
+from pliant.keras.frame import KerasFrame, number, require_default, require_samples
 from pliant.train.live.arrays.engine import ArrayEngine
 from pliant.train.live.arrays.job import as_dataset
 from pliant.train.live.arrays.run import ArrayRun
@@ -60,6 +60,7 @@ class KerasRun(ArrayRun):
             raise BadInput("run.fit was called within a loop over the run. Call it instead of the loop.")
         if validation_data is not None:
             require_default(self._frame.model, "test_step")
+            require_samples(validation_data)
 
         def validate() -> dict[str, float]:
             return {} if validation_data is None else self._validate(validation_data, validation_batch_size)
