@@ -38,6 +38,7 @@ def test_a_page_has_the_calls_of_its_adapter(name: str, job: str, run: str) -> N
     assert explained == [each for each in inspect.signature(getattr(package, job).train).parameters if each != "self"]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # TensorFlow's
 def test_the_model_module_in_keras_on_its_page_fits_together(tmp_path: Path) -> None:
     pytest.importorskip("keras", reason="run make frameworks")
     (tmp_path / "shown.py").write_text(MODULES[1])
