@@ -27,6 +27,7 @@ from pliant.tasks.means import Array, new_name, read_mean, remove_before, write_
 from pliant.train.checkpoint.storage import Storage
 from pliant.train.peer.framing import DamagedFrame
 from pliant.train.peer.server import PeerLost, PeerServer, RequestRefused
+from pliant.train.state.transfer import decode_head
 from pliant.wire.views import PeerKey
 
 if TYPE_CHECKING:
@@ -231,8 +232,7 @@ class PairAveraging:
 
     def begin(self) -> None:
         self._queue.wait_for(lambda: self._mean is not None or self._failure is not None)
-        if self._failure is not None:
-            raise self._failure
+        self._require_means()
         with self._changed:
             mean, self._mean = self._mean, None
         if mean is not None:
@@ -240,6 +240,7 @@ class PairAveraging:
             self._publish(self._model.read(), mean.number)
 
     def average(self) -> None:
+        self._require_means()
         arrays = self._model.read()
         if not _are_finite(arrays):
             raise PliantError(f"the model of {self._me} is not finite: it was not averaged with others")
@@ -262,6 +263,7 @@ class PairAveraging:
 
     def on_wake(self) -> None:
         """Average with a new mean while there is no shard to train on."""
+        self._require_means()
         with self._changed:
             mean, self._mean = self._mean, None
             self._changed.notify_all()  # a save may be due, now that this member has nothing else to do
@@ -278,6 +280,11 @@ class PairAveraging:
             self._model.write(read_mean(self._storage, peers.saved, self._like))
         except OSError as error:
             raise PliantError(f"the final model cannot be read: {error}") from error
+
+    def _require_means(self) -> None:
+        """Raise if means are not loaded and saved any more: the shards of this member would never be done."""
+        if self._failure is not None:
+            raise self._failure
 
     def _average_with(self, arrays: list[Array], theirs: list[Array], base: int | None = None) -> None:
         """Move the model half of the way from the copy published last, so that the own step keeps its full length."""
@@ -304,7 +311,7 @@ class PairAveraging:
         return None if copy is None else (CopyFacts(copy.version, copy.base, attempts), copy)
 
     def _answer(self, number: int, asker: MemberId, kind: str, head: bytes) -> tuple[bytes, Iterable[memoryview]]:  # noqa: ARG002 - as the server calls it
-        known = msgspec.msgpack.decode(head, type=int)
+        known = decode_head(head, int)
         found = self._facts_of_own()
         if kind != KIND or found is None or found[0].version <= known:
             raise RequestRefused("there is no newer model")

@@ -250,3 +250,16 @@ def test_storage_that_one_member_does_not_share_ends_the_wait_for_a_model(
     two.show()
     with pytest.raises(PliantError, match="All workers of the job need one folder"):
         two.members[B].begin()
+
+
+def test_a_member_whose_means_cannot_be_used_any_more_does_not_train_on(two: Two, storage: Storage) -> None:
+    """Its shards are done with a saved mean, so it would hold them for ever."""
+    two.begin()
+    name = new_name(2)
+    write_mean(storage, name, model(0.0)[::-1])
+    two.peers = replace(two.peers, saves=2, saved=name)
+    two.show()
+    wait_for(lambda: two.members[B]._failure is not None, "the failure", 10.0)
+    for going_on in (two.members[B].average, two.members[B].on_wake):
+        with pytest.raises(PliantError, match="has other arrays than this model"):
+            going_on()
