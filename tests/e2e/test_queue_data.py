@@ -1,6 +1,5 @@
 """Redis streams that real workers train on while producers add to them, through a kill and a trimmed stream."""
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from e2e.launched import Launched, kill
+from e2e.redis_server import RedisServer, redis_server
 from e2e.running import wait_for
 from unit.cli.program import environment, real
-from unit.records.test_queue import Server
 
 STREAMS = ("clicks-0", "clicks-1", "clicks-2")
 # Each worker appends the offsets of the records that it processed, one batch at a time.
@@ -32,13 +31,9 @@ with pliant.tasks.join() as job:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed")
-    found = Server(program, tmp_path)
-    yield found
-    found.close()
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as found:
+        yield found
 
 
 def processed(out: Path) -> Counter[tuple[str, int]]:
@@ -48,7 +43,7 @@ def processed(out: Path) -> Counter[tuple[str, int]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_entries_of_streams_are_done_exactly_once_through_a_kill(tmp_path: Path, server: Server) -> None:
+def test_entries_of_streams_are_done_exactly_once_through_a_kill(tmp_path: Path, server: RedisServer) -> None:
     script, out = tmp_path / "train.py", tmp_path / "out"
     script.write_text(SCRIPT)
     out.mkdir()
@@ -78,7 +73,7 @@ def test_entries_of_streams_are_done_exactly_once_through_a_kill(tmp_path: Path,
 
 @pytest.mark.long
 @pytest.mark.timeout(200)
-def test_entries_that_were_trimmed_before_they_were_given_out_fail_the_job(tmp_path: Path, server: Server) -> None:
+def test_entries_that_were_trimmed_before_they_were_given_out_fail_the_job(tmp_path: Path, server: RedisServer) -> None:
     script, out = tmp_path / "train.py", tmp_path / "out"
     script.write_text(SCRIPT)
     out.mkdir()

@@ -1,23 +1,17 @@
 """Records of queues: a queue of the user, and streams of a real Redis server."""
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 import pliant.tasks
-from e2e.running import wait_for
+from e2e.redis_server import PASSWORD, RedisServer, redis_server
 from pliant.core.tasks.partitions import OffsetRange
 from pliant.errors import BadInput
 from pliant.records import QueueRecords, open_redis_streams
 from pliant.tasks import growth
-from unit.cli.program import free_port
-
-PASSWORD = "a-password-of-a-test"
 
 
 class Log:
@@ -114,50 +108,13 @@ def test_a_worker_with_other_data_than_a_queue_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------------- Redis
 
 
-class Server:
-    """A Redis server with a password, and its client."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        port = free_port()
-        self.process = subprocess.Popen(
-            [program, *f"--port {port} --bind 127.0.0.1 --dir {folder} --requirepass {PASSWORD} --save".split(), ""],
-            stdout=subprocess.DEVNULL,
-        )
-        self.url = f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
-        self.client = Redis.from_url(self.url)
-        wait_for(self._answers, "the Redis server", 60)
-
-    def _answers(self) -> bool:
-        from redis.exceptions import ConnectionError as NotThere
-
-        try:
-            return bool(self.client.ping())
-        except NotThere:
-            return False
-
-    def add(self, stream: str, count: int) -> None:
-        with self.client.pipeline() as pipeline:
-            for _ in range(count):
-                pipeline.xadd(stream, {"of": stream}, id="0-*")
-            pipeline.execute()
-
-    def close(self) -> None:
-        self.client.close()
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed")
-    found = Server(program, tmp_path)
-    yield found
-    found.close()
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as found:
+        yield found
 
 
-def test_streams_are_read_by_offset_over_several_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_read_by_offset_over_several_pages(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.records.queues.redis_streams.PAGE", 7)
     server.add("a", 30)
     records = open_redis_streams(server.url, ["a", "b"], complete_key="over", transform=lambda fields: fields[b"of"])
@@ -179,7 +136,7 @@ def test_streams_are_read_by_offset_over_several_pages(server: Server, monkeypat
         list(records.read_offsets([OffsetRange("a", 12, 31)]))
 
 
-def test_a_deleted_entry_is_named(server: Server) -> None:
+def test_a_deleted_entry_is_named(server: RedisServer) -> None:
     server.add("a", 10)
     server.client.xdel("a", "0-4")
     read = open_redis_streams(server.url, ["a"]).read_offsets([OffsetRange("a", 2, 11)])
@@ -188,7 +145,7 @@ def test_a_deleted_entry_is_named(server: Server) -> None:
         next(read)
 
 
-def test_what_redis_refuses_is_said(server: Server) -> None:
+def test_what_redis_refuses_is_said(server: RedisServer) -> None:
     server.client.xadd("times", {"a": 1})
     with pytest.raises(BadInput, match=r"Add entries with XADD times 0-\*"):
         open_redis_streams(server.url, ["times"]).grow()
@@ -199,7 +156,7 @@ def test_what_redis_refuses_is_said(server: Server) -> None:
         open_redis_streams(server.url.replace(PASSWORD, "wrong"), ["a"]).grow()
 
 
-def test_a_server_that_is_away_is_a_failure_that_may_pass(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_is_a_failure_that_may_pass(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.records.queues.redis_streams.RETRIES", 1)
     server.add("a", 3)
     records = open_redis_streams(server.url, ["a"])
