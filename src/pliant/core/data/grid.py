@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pliant.core.data.sample_order import SAMPLES_MAX, Cursor
 from pliant.errors import BadInput
@@ -40,12 +40,13 @@ class Stretch:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """The shape of a job's data: samples, batch, slots, epochs, and the turns of its optimizers.
 
     Create it when the job is specified, with at least as many slots as the largest world has members. Only `changes`
-    grows later, with `change_batch`. Nothing in it depends on a world.
+    grows later, with `change_batch`. Nothing in it depends on a world. It has no slots of Python's: it keeps the
+    numbers that every step asks for several times.
     """
 
     samples: int
@@ -74,17 +75,17 @@ class Grid:
                 raise BadInput(f"the change to a batch of {batch} after step {step} does not fit the grid")
             before = step
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """The number of steps in an epoch with the first batch, including a short last one."""
         return -(-self.samples // self.batch) * self.turns
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """The number of the job's last step, with the changes so far."""
         return self._steps_of_epochs if self.max_steps is None else min(self._steps_of_epochs, self.max_steps)
 
-    @property
+    @cached_property
     def _steps_of_epochs(self) -> int:
         """The number of steps that all epochs have."""
         if not self.changes:
@@ -254,6 +255,12 @@ def _filled(size: int, batch: int, slots: int) -> tuple[int, ...]:
     if size - start == 1 < full_width and count > 1:
         count -= 1
     return tuple(range(count))
+
+
+@lru_cache(maxsize=64)
+def slot_set(slots: tuple[int, ...]) -> frozenset[int]:
+    """Return the slots as a set; equal slots share one set object, as most steps of a member do."""
+    return frozenset(slots)
 
 
 def deal_slots(slots: int, weights: Sequence[int]) -> tuple[range, ...]:

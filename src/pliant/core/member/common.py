@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pliant.core.data.grid import deal_slots, idle_slot
+from pliant.core.data.grid import deal_slots, idle_slot, slot_set
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member.control_words import FINISH, Purpose, Word, Words, diverged, minority, winner
 from pliant.core.member.signals import (
@@ -103,8 +103,10 @@ def start_step(m: Machine, out: Out) -> None:
         return
     if m.kept_gradients.base != m.lineage:
         m.kept_gradients = KeptGradients(base=m.lineage)
-    mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.kept_gradients.slots])
-    m.slots_to_compute = frozenset(mine)
+    mine, kept = m.shares[m.rank], m.kept_gradients.slots
+    if kept:
+        mine = tuple([slot for slot in mine if slot not in kept])
+    m.slots_to_compute = slot_set(mine)
     m.phase = Phase.COMPUTING
     if mine:
         out.append(Compute(step, mine, idle=False))

@@ -52,9 +52,14 @@ class MicroBatch:
     changes: Changes = ()
 
     def __post_init__(self) -> None:
-        is_run = bool(self.slots) and self.slots == tuple(range(self.slots[0], self.slots[0] + len(self.slots)))
-        if not is_run and (not self.slots or any(after <= before for before, after in pairwise(self.slots))):
+        if not _are_ascending(self.slots):
             raise BadInput(f"a micro-batch needs at least one slot, in ascending order; got {self.slots}")
+
+
+@lru_cache(maxsize=256)
+def _are_ascending(slots: tuple[int, ...]) -> bool:
+    """Return whether there is a slot and each is above the one before. Most steps share one result."""
+    return bool(slots) and all(before < after for before, after in pairwise(slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +164,11 @@ def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: 
     Micro-batches ascend, are as few as possible or nearly so, and are as equal in size as slots permit. Slots without
     samples are left out; the result is empty if none holds any.
     """
-    given = sorted(slots)
-    if given and not 0 <= given[0] <= given[-1] < grid.slots:
-        raise BadInput(f"the grid has slots 0 to {grid.slots - 1}, not {given[0]} to {given[-1]}: pass some of them")
-    filled = len(grid.filled(step))
-    owned = [slot for slot in given if slot < filled]
+    owned = _owned(tuple(slots), grid.slots, len(grid.filled(step)))
     if not owned:
         return ()
     if micro_batch is None:
-        return (MicroBatch(step, tuple(owned), grid.changes_at(step)),)
+        return (MicroBatch(step, owned, grid.changes_at(step)),)
     sizes = [len(grid.slot(step, slot)) for slot in owned]
     if max(sizes) > micro_batch:
         raise _too_wide(max(sizes), micro_batch, grid.slots, grid.stretch(step).batch)
@@ -178,6 +179,15 @@ def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: 
         count += 1
     changes = grid.changes_at(step)
     return tuple(MicroBatch(step, tuple(group), changes) for group in _spread(owned, sizes, count))
+
+
+@lru_cache(maxsize=256)
+def _owned(slots: tuple[int, ...], count: int, filled: int) -> tuple[int, ...]:
+    """Return those of a grid's slots that hold samples, ascending. Most steps share one result."""
+    given = sorted(slots)
+    if given and not 0 <= given[0] <= given[-1] < count:
+        raise BadInput(f"the grid has slots 0 to {count - 1}, not {given[0]} to {given[-1]}: pass some of them")
+    return tuple([slot for slot in given if slot < filled])
 
 
 def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from pliant.core.data.grid import Grid, deal_slots, idle_slot
 from pliant.core.member import Machine
@@ -113,9 +112,3 @@ class LadderBatcher(MicroBatcher):
                     if count <= len(equal):
                         found.setdefault(size * count, MicroBatch(step, tuple(equal[:count])))
         return [found[size] for size in sorted(found)]
-
-
-@lru_cache(maxsize=64)
-def slot_set(slots: tuple[int, ...]) -> frozenset[int]:
-    """Return the slots as a set; equal slots share one set object, as most steps of a member do."""
-    return frozenset(slots)

@@ -19,7 +19,7 @@ from typing import assert_never, cast
 import msgspec
 
 from pliant.core.accounting.pauses import CHECKPOINTING
-from pliant.core.data.grid import Grid, idle_slot
+from pliant.core.data.grid import Grid, idle_slot, slot_set
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
@@ -31,7 +31,7 @@ from pliant.core.model.world import World
 from pliant.errors import BadInput
 from pliant.train.data.batch_size import BatchSize
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices, WrongSamples, step_seed
-from pliant.train.data.microbatches import MicroBatcher, slot_set
+from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.group.contract import GroupBroken
 from pliant.train.live.checkpointing import MemberCheckpoints
 from pliant.train.live.engine import Engine, PartLoader, StepGradient, StepGroup
