@@ -132,10 +132,16 @@ def _layout(slots: tuple[int, ...], ends: tuple[int, ...], count: int) -> tuple[
 
 def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Samples) -> _Words:
     """Return the digest of each of several equal steps: a row of samples for each, in these slots and positions."""
+    return running_digests(steps, slots, within, samples)[:, -1]
+
+
+def running_digests(steps: Samples, slots: _Words, within: _Words, samples: Samples) -> _Words:
+    """Return for each of several equal steps the digest of its samples so far, before the first and after each one."""
     places = _mix(_mix(steps.astype(np.uint64))[:, None] + slots)
     mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))
-    total: _Words = mixed.sum(axis=1, dtype=np.uint64)
-    return total
+    running = np.zeros((len(steps), samples.shape[1] + 1), dtype=np.uint64)
+    np.cumsum(mixed, axis=1, out=running[:, 1:])
+    return running
 
 
 def digest_range(key: int, start: int, stop: int) -> int:

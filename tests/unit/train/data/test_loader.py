@@ -1,6 +1,7 @@
 """Parts of a step and the samples they hold (P3, rules 21 and 22)."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.data import ledger
-from pliant.core.data.grid import Grid, deal_slots
+from pliant.core.data.grid import Grid, change_batch, deal_slots
 from pliant.core.data.sample_order import Order
 from pliant.errors import BadInput
 from pliant.train.data import order as arrays
@@ -310,6 +311,35 @@ def test_the_digest_is_that_of_the_ledger() -> None:
 def test_any_other_reading_has_another_digest(read: list[int], ends: list[int]) -> None:
     part = MicroBatch(3, (1, 4))
     assert digest_read(part, read, ends) != digest_read(part, [7, 8, 9], [2, 3])
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize("slots", [(0, 1, 2), (1,), (0, 2)])
+@pytest.mark.parametrize("kind", [list, np.asarray])
+def test_the_digest_of_the_order_is_that_of_any_reading(step: int, slots: tuple[int, ...], kind: Any) -> None:
+    indices = SampleIndices(Grid(13, 7, 3, 3), seed=4)
+    part = MicroBatch(step, slots)
+    plan = indices.plan_read(part)
+    read, ends = plan.samples.tolist(), np.cumsum(plan.sizes).tolist()
+    assert indices.digest_read(part, kind(read), ends) == digest_read(part, read, ends)
+    for other_read, other_ends in (
+        ([*read[1:], read[0]], ends),
+        ([*read, 3], [*ends[:-1], ends[-1] + 1]),
+        (read, [ends[0] - 1, *ends[1:]]),
+    ):
+        found = indices.digest_read(part, kind(other_read), other_ends)
+        assert found == digest_read(part, other_read, other_ends)
+
+
+def test_the_digest_follows_a_change_of_the_batch() -> None:
+    indices = SampleIndices(Grid(12, 4, 2, 3), seed=4)
+    for step in (1, 2, 3, 4):
+        if step == 3:
+            indices.set_grid(change_batch(indices.grid, 2, 2))
+        part = MicroBatch(step, (0, 1))
+        plan = indices.plan_read(part)
+        read, ends = plan.samples.tolist(), np.cumsum(plan.sizes).tolist()
+        assert indices.digest_read(part, read, ends) == digest_read(part, read, ends) == indices.expected(step)
 
 
 def test_keys_depend_on_everything_they_are_made_of_and_are_pinned() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices, digest_read
 from pliant.train.live.data.reader import DatasetReader, check_dataset
 from pliant.train.live.data.shards import ShardDataset
 from pliant.train.live.data.stream import StreamDataset
@@ -40,7 +40,9 @@ class LiveLoader:
             raise BadInput(f"num_workers must be 0 (read in the training process) or more, not {num_workers}")
         self._indices = indices
         self._tools = tools
-        self._reader = DatasetReader(dataset, seed=seed, tools=tools, collate_fn=collate_fn)
+        # Data workers would not see a change of the batch, which the faster digest depends on.
+        digest = digest_read if num_workers else indices.digest_read
+        self._reader = DatasetReader(dataset, seed=seed, tools=tools, collate_fn=collate_fn, digest=digest)
         in_sequence = isinstance(dataset, ShardDataset | StreamDataset)
         plan = indices.plan_read
         self._pool = tools.read_ahead(self._reader, plan, num_workers, in_sequence=in_sequence) if num_workers else None
