@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pliant.errors import BadInput
 from pliant.torch.state import step_guard
-from pliant.torch.state.step_guard import StepGuard, can_guard
+from pliant.torch.state.step_guard import Guardable, StepGuard
 from pliant.train.live.arguments import IGNORE, RAISE
 from pliant.train.live.errors import NonFiniteGradient
 
@@ -42,6 +42,7 @@ class Optimizers:
             self.turns, optimizers = tuple(map(str, optimizers)), list(optimizers.values())
         self.all = list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
         self._stepped = self.all  # in the current step
+        self._guardable = {id(optimizer): Guardable(optimizer) for optimizer in self.all}
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.clip_norm = clip_norm
         self.nonfinite = nonfinite
@@ -121,11 +122,12 @@ class Optimizers:
         """
         if self.nonfinite == IGNORE or self._scaler is not None:
             return True
-        params = [param for param in self._params if param.grad is not None]
-        if not params:
+        params, grads = self._params, [grad for param in self._params if (grad := param.grad) is not None]
+        if not grads:
             return True
-        grads = [grad for param in params if (grad := param.grad) is not None]
-        if may_wait and step_guard.is_asynchronous(grads[0].device) and all(map(can_guard, self._stepped)):
+        if len(grads) < len(params):
+            params = [param for param in params if param.grad is not None]
+        if may_wait and step_guard.is_asynchronous(grads[0].device) and self._can_guard():
             self._guard = self._guard or StepGuard(grads[0].device)
             self._guard.check(step, grads, will_change=self.clip_norm is not None)
             self._checked = params
@@ -135,6 +137,9 @@ class Optimizers:
             return True
         largest = _norms(grads, math.inf)
         return math.isfinite(largest.max().item()) or self._refuse(step, params, largest)
+
+    def _can_guard(self) -> bool:
+        return all(self._guardable[id(optimizer)] for optimizer in self._stepped)
 
     def settle(self) -> None:
         """Wait until it is known whether the last step was applied. Raises NonFiniteGradient like `can_step`."""

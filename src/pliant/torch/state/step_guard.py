@@ -24,24 +24,33 @@ def is_asynchronous(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def can_guard(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer's next step reads `found_inf` and leaves no trace where it is set.
+class Guardable:
+    """The answer whether the next step of an optimizer can be guarded. Ask for it with `bool`."""
 
-    The first step of SGD with momentum would leave memory without content.
-    """
-    if type(optimizer) not in GUARDED:
-        return False
-    return all(group.get("fused") and _has_momentum(optimizer, group) for group in optimizer.param_groups)
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._filled: tuple[object, int] | None = None  # the optimizer's state that had all momentum, and its length
 
+    def __bool__(self) -> bool:
+        """Return whether the optimizer's next step reads `found_inf` and leaves no trace where it is set.
 
-def _has_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    if not group.get("momentum"):
-        return True
-    state = optimizer.state
-    for param in group["params"]:
-        if param.grad is not None and state[param].get("momentum_buffer") is None:
+        The first step of SGD with momentum would leave memory without content.
+        """
+        if type(self._optimizer) not in GUARDED:
             return False
-    return True
+        groups = self._optimizer.param_groups
+        if not all(group.get("fused") for group in groups):
+            return False
+        moving = [group for group in groups if group.get("momentum")]
+        return not moving or self._has_momentum([param for group in moving for param in group["params"]])
+
+    def _has_momentum(self, params: Sequence[Tensor]) -> bool:
+        state = self._optimizer.state
+        if self._filled is not None and self._filled[0] is state and self._filled[1] == len(state) >= len(params):
+            return True  # to look at each parameter takes as long as their step
+        lacking = [param for param in params if state.get(param, {}).get("momentum_buffer") is None]
+        self._filled = None if lacking else (state, len(state))
+        return all(param.grad is None for param in lacking)
 
 
 class StepGuard:
@@ -54,19 +63,19 @@ class StepGuard:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._checked: tuple[int, Sequence[Tensor]] | None = None  # the step, and what was looked at for each gradient
 
-    def check(self, step: int, grads: Sequence[Tensor], *, will_change: bool = False) -> None:
+    def check(self, step: int, grads: list[Tensor], *, will_change: bool = False) -> None:
         """Set the guard of the step from its gradients. Returns at once.
 
         With `will_change` the gradients are changed before the step, so that they do not show later which one failed.
         """
         if self._checked is not None:
             self._found.zero_()
-        looked_at = grads
+        looked_at: list[Tensor] | tuple[Tensor, ...] = grads
         with torch.no_grad():
             if will_change or sum([grad.numel() for grad in grads]) > SMALL_NUMEL:
-                looked_at = torch._foreach_norm(list(grads), math.inf)
+                looked_at = torch._foreach_norm(grads, math.inf)
             # torch's own check for GradScaler: one kernel. It multiplies by 1, which leaves every bit as it is.
-            torch._amp_foreach_non_finite_check_and_unscale_(list(looked_at), self._found, self._unscaled)
+            torch._amp_foreach_non_finite_check_and_unscale_(looked_at, self._found, self._unscaled)
         self._copy.copy_(self._found, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
