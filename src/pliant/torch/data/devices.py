@@ -16,6 +16,8 @@ def move_to_device(data: Any, device: torch.device, *, pin: bool = False) -> Any
     Objects with a `to` method are moved by it. Other objects that are not containers stay as they are.
     """
     if isinstance(data, torch.Tensor):
+        if data.device == device:
+            return data
         if pin and data.device.type == "cpu":
             return data.pin_memory().to(device, non_blocking=True)
         return data.to(device)

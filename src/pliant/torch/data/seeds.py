@@ -12,11 +12,10 @@ import torch
 
 def seed_all(key: int) -> None:
     """Seed the generators of Python, numpy and torch, on every device in use."""
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key)
+    seed_for_reading((key, key, key))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-        torch.cuda.manual_seed_all(key)
+        for generator in torch.cuda.default_generators:  # as `manual_seed_all`, which also looks whether CUDA runs
+            generator.manual_seed(key)
 
 
 def seed_for_reading(key: tuple[int, int, int]) -> None:

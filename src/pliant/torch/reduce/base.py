@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ class Reducer(ABC):
         self._written: list[tuple[nn.Parameter, Tensor | None, int]] = []  # with versions, if known to be finite
         self._overlaps: bool | None = None  # whether backward runs once per part; None until known
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]  # torch's own
+            p.register_post_accumulate_grad_hook(partial(self._arrived, i))  # type: ignore[no-untyped-call]  # torch's own
             for i, p in enumerate(self.params)
         ]
 
@@ -67,9 +68,6 @@ class Reducer(ABC):
         """Remove the hooks. Call it when training is over."""
         for hook in self._hooks:
             hook.remove()
-
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        return lambda param: self._arrived(index, param)
 
     # ---------------------------------------------------------------------------------------------- a part
 
@@ -235,14 +233,15 @@ class Reducer(ABC):
 
     def write_gradients(self, reduced: ReducedGradient) -> None:
         """Write the global mean to `.grad`. The sums stay, for a member that missed the step."""
-        scale = 1.0 / reduced.weight if reduced.weight else 0.0
         self._written = []
+        if not reduced.buckets and reduced.alone == 1.0:
+            return
+        scale = 1.0 / reduced.weight if reduced.weight else 0.0
         with torch.no_grad():
             if not reduced.buckets:
-                if reduced.alone != 1.0:
-                    for param in self.params:
-                        if param.grad is not None:
-                            param.grad.mul_(reduced.alone)
+                for param in self.params:
+                    if param.grad is not None:
+                        param.grad.mul_(reduced.alone)
                 return
             views: Sequence[Sequence[Tensor]] = reduced.views
             views = views or [b.views(flat) for b, flat in zip(self._buckets, reduced.buckets, strict=True)]
