@@ -45,10 +45,17 @@ class DeterminismOptions(VerifyOptions):
         return fingerprint(device) if self.deterministic and not self.other_bits else ()
 
     def reducer(
-        self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device, grid: Grid
+        self,
+        model: nn.Module,
+        buffers: Buffers,
+        logged: StepMetrics,
+        device: torch.device,
+        grid: Grid,
+        *,
+        over_nccl: bool,
     ) -> Reducer:
         if not self.deterministic:
-            return FloatingReducer(model, buffers, logged, device)
+            return FloatingReducer(model, buffers, logged, device, over_nccl=over_nccl)
         return DeterministicReducer(model, buffers, logged, device, grid, self.is_checked)
 
 

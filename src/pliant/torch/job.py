@@ -213,7 +213,8 @@ class TrainingJob(LiveJob):
         state = TrainingState(model, optimizers.all, Buffers(model), others)
         state.capture()  # find a state that cannot be sent now, not when a member joins
         logged = StepMetrics()
-        reducer = options.reducer(model, state.buffers, logged, self._device, grid)
+        over_nccl = self._collectives == choice.NCCL
+        reducer = options.reducer(model, state.buffers, logged, self._device, grid, over_nccl=over_nccl)
         return TorchEngine(state, reducer, step, optimizers, self._device), logged
 
     def _optimizer_step(

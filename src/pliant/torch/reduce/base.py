@@ -36,7 +36,15 @@ SURELY_FINITE = torch.finfo(torch.bfloat16).max / 2
 class Reducer(ABC):
     """The gradients of one run. The training thread makes all calls; autograd calls the hooks."""
 
-    def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        buffers: Buffers,
+        logged: StepMetrics,
+        device: torch.device,
+        *,
+        over_nccl: bool = False,
+    ) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -44,7 +52,7 @@ class Reducer(ABC):
         self._logged = logged
         self._device = device
         self._joins_kernels = step_guard.is_asynchronous(device)  # a launch costs more there than a second pass
-        self._buckets: list[Bucket] = make_buckets(self.params, device)
+        self._buckets: list[Bucket] = make_buckets(self.params, device, over_nccl=over_nccl)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.params}
         self._early = len(self._buckets)  # number of buckets that may be sent before backward is done
         self._fired = [0] * len(self.params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +13,10 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that the network is busy early
 BUCKET_BYTES = 25 << 20
+# Over NCCL each reduction has a fixed cost, so buckets are larger. Nothing hides the last one, which stays small.
+NCCL_FIRST_BYTES = 25 << 20
+NCCL_BUCKET_BYTES = 100 << 20
+NCCL_LAST_BYTES = 25 << 20
 REST = 32  # a last bucket that is smaller than the one before by this factor joins it, to save a collective
 SMALL_NUMEL = 16_384  # of a parameter: below this a call from Python takes longer than a second pass over its memory
 
@@ -58,6 +63,10 @@ class Bucket:
         self.is_plain = self.is_plain and param.is_contiguous() and param.dtype is self.dtype
 
     @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
     def has_small_params(self) -> bool:
         """True if a second pass over all of them at once is faster than a call for each."""
         return self.numel <= SMALL_NUMEL * len(self.params)
@@ -75,23 +84,29 @@ class Bucket:
         return torch.zeros(self.numel + extra, dtype=self.dtype, device=self.device)
 
 
-def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
+def make_buckets(params: list[nn.Parameter], device: torch.device, *, over_nccl: bool = False) -> list[Bucket]:
     """Return buckets in the order in which backward computes gradients, from the model's end to its beginning.
 
     Biases and norms come last: they are small, and a norm that is used before a layer may be registered after it. Then
     a bucket with both would wait for it. The last bucket has single precision, and may be empty.
     """
+    first_bytes, bucket_bytes, last_bytes = FIRST_BYTES, BUCKET_BYTES, 0
+    if over_nccl:
+        first_bytes, bucket_bytes, last_bytes = NCCL_FIRST_BYTES, NCCL_BUCKET_BYTES, NCCL_LAST_BYTES
     buckets: list[Bucket] = []
     filling: dict[torch.dtype, Bucket] = {}
+    left: Counter[torch.dtype] = Counter()  # bytes that are in no bucket yet
+    for param in params:
+        left[_sum_type(param)] += _sum_bytes(param)
     backwards = sorted(range(len(params)), key=lambda index: (params[index].dim() <= 1, -index))
     for index in backwards:
         param = params[index]
-        dtype = (
-            torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
-        )  # sums overflow half precision
+        dtype, nbytes = _sum_type(param), _sum_bytes(param)
         bucket = filling.get(dtype)
-        limit = FIRST_BYTES if bucket is not None and bucket is buckets[0] else BUCKET_BYTES
-        if bucket is None or bucket.numel * dtype.itemsize >= limit:
+        limit = first_bytes if bucket is not None and bucket is buckets[0] else bucket_bytes
+        begins_last = left[dtype] >= last_bytes > left[dtype] - nbytes
+        left[dtype] -= nbytes
+        if bucket is None or bucket.nbytes >= limit or begins_last:
             bucket = filling[dtype] = Bucket(dtype, device)
             buckets.append(bucket)
         bucket.add(index, param)
@@ -102,6 +117,15 @@ def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucke
         for index in rest.params:
             last.add(index, params[index])
     return [*others, last]
+
+
+def _sum_type(param: nn.Parameter) -> torch.dtype:
+    """Return the type of the sums of its gradients: they overflow half precision."""
+    return torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
+
+
+def _sum_bytes(param: nn.Parameter) -> int:
+    return param.numel() * _sum_type(param).itemsize
 
 
 def multiply_into(grad: Tensor, factor: float, out: Tensor) -> None:

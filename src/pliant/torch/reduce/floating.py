@@ -59,8 +59,16 @@ class _BucketMemory:
 class FloatingReducer(Reducer):
     """Reduction in floating point."""
 
-    def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
-        super().__init__(model, buffers, logged, device)
+    def __init__(
+        self,
+        model: nn.Module,
+        buffers: Buffers,
+        logged: StepMetrics,
+        device: torch.device,
+        *,
+        over_nccl: bool = False,
+    ) -> None:
+        super().__init__(model, buffers, logged, device, over_nccl=over_nccl)
         self._early = len(self._buckets) - 1
         self._memory = [_BucketMemory(bucket) for bucket in self._buckets]
         self._can_check_sums = all(param.dtype in WIDE for param in self.params)
