@@ -71,6 +71,17 @@ def test_segments_that_wait_to_be_added_take_bounded_memory(monkeypatch: pytest.
     assert peak - before < 2 * arrays[0].nbytes + (8 << 20)
 
 
+def test_the_next_group_uses_the_memory_of_the_last_one() -> None:
+    arrays, used = drawn(2, 500_000, "float32"), []
+    for _ in range(2):
+        with wired_world(TCP, 2) as ranks:
+            assert all(each.tobytes() == in_order(arrays).tobytes() for each in ranks.sums(arrays))
+            groups = [group for group in ranks.groups if isinstance(group, TcpGroup)]
+            used.append({room.ctypes.data for group in groups for room in group._scratch.values()})
+    assert len(used[0]) == len(used[1]) == 2
+    assert used[0] & used[1]
+
+
 def test_an_interrupted_operation_breaks_the_group_and_every_later_wait_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ What every implementation keeps, and `tests/contract/group` checks:
 - Nothing touches the arrays of an operation any more once it returned or raised.
 - No time limit ends an operation: a rank that is late is waited for. Only a closed connection, a machine that does not
   answer, or `break_off` ends a group.
-- `dispose` returns at once and leaves no thread, socket or memory behind.
+- `dispose` returns at once and leaves no thread or socket behind, and no memory but what the next group uses again.
 """
 
 from __future__ import annotations
