@@ -110,6 +110,9 @@ class Reducer(ABC):
         if not factor:
             self._group = None  # nothing of this part may be sent: NaN times zero is not zero
 
+    def prepare(self, size: int) -> None:  # noqa: B027  # only a sum in floating point has so much memory at once
+        """Allocate what the first reduction in a world of that size needs, so that no member waits for it then."""
+
     @property
     def weight(self) -> float:
         return self._factor

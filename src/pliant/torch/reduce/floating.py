@@ -28,7 +28,7 @@ from pliant.torch.reduce.buckets import Bucket, ReducedGradient, multiply_into
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.group.contract import GroupBroken, PendingOperation
-from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, Floats, pack, unpack, weighted_means
+from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, Floats, pack, rows_room, unpack, weighted_means
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 
@@ -72,7 +72,8 @@ class FloatingReducer(Reducer):
         self._early = len(self._buckets) - 1
         self._memory = [_BucketMemory(bucket) for bucket in self._buckets]
         self._can_check_sums = all(param.dtype in WIDE for param in self.params)
-        self._extra = -1
+        self._tail = 0  # numbers of the last wire in use after the gradients
+        self._tail_room = -1  # numbers that are allocated for them
         self._turn = 0
         self._kept: set[int] = set()  # parameters with a kept sum
         self._pending: list[PendingOperation] = []
@@ -105,6 +106,13 @@ class FloatingReducer(Reducer):
 
     # ------------------------------------------------------------------------------------------ the reduction
 
+    def prepare(self, size: int) -> None:
+        if size > 1:
+            self._allocate_wires(size)
+            for memory in self._memory:
+                for wire in memory.wires:
+                    wire.zero_()  # the system gives memory when it is written to
+
     def reduce(  # a floating-point sum does not depend on the shares
         self,
         group: TensorGroup,
@@ -123,7 +131,7 @@ class FloatingReducer(Reducer):
         with self._under_way(group):
             while self._sent < self._early:
                 self._send(group, empty=follow)
-            numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
+            numel, wire = self._buckets[-1].numel, self._last_wire()
             self._fill(len(self._buckets) - 1, empty=follow)
             self._fill_tail(wire[numel:], group, row, empty=follow)
             group.all_reduce(wire)  # in this thread, and after the buckets that were sent during backward
@@ -197,13 +205,17 @@ class FloatingReducer(Reducer):
             tail[count:].copy_(torch.from_numpy(words))
 
     def _allocate_wires(self, size: int) -> None:
-        extra = self._buffers.numel + len(self.params) + size * ROW_FLOATS
+        """Allocate the wires, the last one with room for larger worlds: fresh memory takes longer than a reduction."""
+        self._tail = self._buffers.numel + len(self.params) + size * ROW_FLOATS
         for memory in self._memory[:-1]:
             if not memory.wires:
                 memory.make_wires(0)
-        if extra != self._extra:
-            self._memory[-1].make_wires(extra)
-            self._extra = extra
+        if self._tail > self._tail_room:
+            self._tail_room = self._tail + (rows_room(size) - size) * ROW_FLOATS
+            self._memory[-1].make_wires(self._tail_room)
+
+    def _last_wire(self) -> Tensor:
+        return self._memory[-1].wires[self._turn][: self._buckets[-1].numel + self._tail]
 
     def _fetch(self, words: Tensor) -> tuple[Floats, float]:
         """Return the words, and the largest absolute value of the sums: NaN where it takes more than this one copy.
@@ -218,8 +230,7 @@ class FloatingReducer(Reducer):
         return found[: len(words)], float(found[len(words) :].max())
 
     def _read(self, group: TensorGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
-        numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
-        tail = wire[numel:]
+        tail = self._last_wire()[self._buckets[-1].numel :]
         count = self._buffers.numel
         words, largest = self._fetch(tail[count:])
         rows = unpack(words[len(self.params) :], group.size)

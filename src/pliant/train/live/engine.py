@@ -61,6 +61,9 @@ class StepReducer(Protocol):
     def begin_part(self, part: MicroBatch, factor: float, group: Any, shares: Shares, *, idle: bool) -> None:
         """Prepare for a part. With a group it is this member's last part of the step."""
 
+    def prepare(self, size: int) -> None:
+        """Allocate what the first reduction in a world of that size needs, so that no member waits for it then."""
+
     def weigh(self, factor: float) -> None:
         """Set the weight of this part, if it is not the number of its samples."""
 

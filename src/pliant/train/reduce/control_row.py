@@ -31,6 +31,7 @@ ROW_CELLS = _WORD + 3 + LOGGED_MAX
 """Cells in a row."""
 ROW_FLOATS = ROW_CELLS * 4
 """Floating-point numbers in a row."""
+_ROWS_MIN = 16  # rows that there is room for at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class ControlRow:
     names_hash: int = 0
     log_weight: float = 0.0
     logged: tuple[float, ...] = ()
+
+
+def rows_room(size: int) -> int:
+    """Return the number of rows to allocate memory for in a world of that size. It rarely changes with the size."""
+    return max(_ROWS_MIN, 1 << (size - 1).bit_length())
 
 
 def pack(row: ControlRow) -> Floats:

@@ -123,6 +123,48 @@ def test_uneven_parts_come_to_the_mean_of_the_whole_batch(buckets: str) -> None:
     assert all(torch.equal(cast(Tensor, p), cast(Tensor, q)) for p, q in zip(a.gradients, b.gradients, strict=True))
 
 
+def test_a_world_of_another_size_uses_the_same_memory(buckets: str) -> None:
+    a, members, x = Member(net()), [Member(net()) for _ in range(20)], data(40)
+    a.reducer.prepare(2)
+    prepared = places(a)
+    for size in (2, 5, 16, 3, 20, 2):
+        ranks = groups(size)
+        share = 40 // size
+        world = [a, *members[: size - 1]]
+        for at, member in enumerate(world):
+            member.part(x[at * share : (at + 1) * share], last=ranks[at])
+        results = together(*(partial(each.reduce, rank) for each, rank in zip(world, ranks, strict=True)))
+        rows, reduced = results[0]
+        assert [row.weight for row in rows] == [share] * size
+        a.reducer.write_gradients(reduced)
+        assert close(a.gradients, direct(net(), x[: size * share]))
+        for each in world:
+            each.reducer.drop_part()
+        if size <= 16:
+            assert places(a) == prepared
+        else:
+            assert len(set(places(a)) - set(prepared)) == 2
+            prepared = places(a)
+
+
+def test_a_follower_that_was_not_prepared_reduces_like_one_that_was(buckets: str) -> None:
+    x, found = data(12), []
+    for prepares in (False, True):
+        a, follower = Member(net()), Member(net())
+        if prepares:
+            follower.reducer.prepare(2)
+        one, other = groups(2)
+        a.part(x, last=one)
+        _, (_, followed) = together(partial(a.reduce, one), partial(follower.reduce, other, follow=True))
+        found.append(followed.buckets)
+    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+
+
+def places(member: Member) -> list[int]:
+    """The addresses of the memory of both turns."""
+    return [wire.data_ptr() for memory in member.reducer._memory for wire in memory.wires]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_bucket_of_small_parameters_is_filled_at_once_with_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype

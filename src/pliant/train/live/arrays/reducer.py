@@ -22,7 +22,7 @@ from pliant.train.group.contract import Group
 from pliant.train.live.arrays.frame import Array, Frame, Gradients, Layout, aligned, multiply_into
 from pliant.train.live.arrays.hashing import arrays_hash
 from pliant.train.live.arrays.moves import ArrayMoves
-from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
+from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, rows_room, unpack, weighted_means
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 
@@ -77,6 +77,9 @@ class ArrayReducer(ABC):
         idle: bool,  # noqa: ARG002
     ) -> None:
         self._factor, self._grads, self._now = factor, None, None
+
+    def prepare(self, size: int) -> None:  # noqa: B027  # only a sum in floating point has so much memory at once
+        """Allocate what the first reduction in a world of that size needs, so that no member waits for it then."""
 
     def weigh(self, factor: float) -> None:
         if not 0 <= factor < float("inf"):
@@ -188,7 +191,7 @@ class FloatingArrayReducer(ArrayReducer):
         if group.size == 1 and not self._in_kept:
             return (row,), self._alone(row)
         numel, moving = self.layout.numel, self._moves.numel
-        wire = self._wire(moving + self._count + group.size * ROW_FLOATS)
+        wire = self._wire(group.size)
         tail = wire[numel:]
         tail[moving:] = 0
         if follow:
@@ -205,14 +208,24 @@ class FloatingArrayReducer(ArrayReducer):
         means = weighted_means(rows)
         return rows, SummedArrays(wire[:numel], tail[:moving], marks, weight, means, is_shared=group.size > 1)
 
-    def _wire(self, extra: int) -> Array:
-        """Return this turn's wire. If its length changes, the sums of the last steps stay."""
-        length = self.layout.numel + extra
-        if not self._wires or len(self._wires[0]) != length:
-            old, self._wires = self._wires, [aligned(length, self.layout.dtype) for _ in range(2)]
+    def prepare(self, size: int) -> None:
+        if size > 1:
+            self._wire(size)
+            for wire in self._wires:
+                wire[...] = 0  # the system gives memory when it is written to
+
+    def _wire(self, size: int) -> Array:
+        """Return this turn's wire, for a world of that size.
+
+        There is room for larger worlds: fresh memory takes longer than a reduction. The sums of the last steps stay.
+        """
+        length = self.layout.numel + self._moves.numel + self._count + size * ROW_FLOATS
+        if not self._wires or len(self._wires[0]) < length:
+            room = length + (rows_room(size) - size) * ROW_FLOATS
+            old, self._wires = self._wires, [aligned(room, self.layout.dtype) for _ in range(2)]
             for before, now in zip(old, self._wires, strict=False):
                 now[: self.layout.numel] = before[: self.layout.numel]
-        return self._wires[self._turn]
+        return self._wires[self._turn][:length]
 
     def _fill(self, wire: Array) -> list[float]:
         """Write the weighted gradients, and return a mark for each trained array that has one."""
