@@ -23,7 +23,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, assert_never
+from functools import partial
+from typing import Protocol, TypeAlias, assert_never
 
 import msgspec
 
@@ -50,6 +51,7 @@ from pliant.wire.views import PeerKey
 log = logging.getLogger(__name__)
 
 LET_IN, RELEASED = "let-in", "released"
+PREPARING_MAX_S = 5.0  # the other members give up a wiring after 15 s
 WIRING_END_S = 5.0  # time limit; an interrupted wiring ends in milliseconds
 
 _AT_REST = frozenset({Phase.HOLDING, Phase.STOPPED, Phase.OUTSIDE})
@@ -79,6 +81,33 @@ class StartDownload(Protocol):
     ) -> StateDownload: ...
 
 
+PrepareMemory: TypeAlias = Callable[[int, tuple[MemberId, ...], threading.Event], None]
+"""Prepares memory for the state that donors will send in a generation, until an event is set."""
+
+
+class _PreparedWiring:
+    """The wiring of a member that will receive the state. The others wait for its wiring, and not for this."""
+
+    def __init__(self, wiring: GroupWiring, prepare: Callable[[threading.Event], None]) -> None:
+        self._wiring = wiring
+        self._prepare = prepare
+        self._stop = threading.Event()
+
+    def run(self) -> CollectiveGroup:
+        limit = threading.Timer(PREPARING_MAX_S, self._stop.set)
+        limit.daemon = True
+        limit.start()
+        try:
+            self._prepare(self._stop)
+        finally:
+            limit.cancel()
+        return self._wiring.run()
+
+    def break_off(self) -> None:
+        self._stop.set()
+        self._wiring.break_off()
+
+
 class Session:
     """A member's session, from joining to leaving. The last order is an `Exit`."""
 
@@ -93,6 +122,7 @@ class Session:
         collect_garbage: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
         download: StartDownload = StateDownload,
         on_view: Callable[[View, tuple[PeerKey, ...]], None] | None = None,
+        prepare_memory: PrepareMemory | None = None,
     ) -> None:
         self.member = member
         self.machine = Machine(member, terms, can_save=collect_garbage is not None)
@@ -104,6 +134,7 @@ class Session:
         self._wire = wire
         self._download = download
         self._on_view = on_view  # for parameter servers
+        self._prepare_memory = prepare_memory
         self._forget = forget  # drops messages and connections of generations below a number
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)  # notified after each signal of a background thread
@@ -376,6 +407,11 @@ class Session:
 
     def _start_wiring(self, world: World) -> None:
         wiring = self._wire(world, self._keys.get(world.number, ""))
+        view, prepare = self.machine.view, self._prepare_memory
+        holders = view.holders if view is not None and not self.machine.holds_state else ()
+        donors = tuple(member for member in world.members if member in holders)
+        if prepare is not None and donors:
+            wiring = _PreparedWiring(wiring, partial(prepare, world.number, donors))
         self._wirings[world.number] = wiring
         thread = threading.Thread(target=self._wire_up, args=(world.number, wiring), name="pliant-wiring", daemon=True)
         self._wiring_threads = [each for each in self._wiring_threads if each.is_alive()] + [thread]

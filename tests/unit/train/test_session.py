@@ -4,6 +4,7 @@ The machine is the real one, and so is the coordinator's decision (`StandaloneCo
 """
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +25,7 @@ from pliant.train.coordinator_link import LinkListener
 from pliant.train.live.errors import Left
 from pliant.train.session import Order, Session
 from pliant.train.standalone import StandaloneCoordinator
-from unit.core.build import GRID, TERMS, A, B, X, world
+from unit.core.build import GRID, TERMS, A, B, C, X, world
 
 PATIENCE_S = 60.0
 EMPTY: frozenset[MemberId] = frozenset()
@@ -58,8 +59,10 @@ class Made:
         self.may_end = threading.Event()
         self.broken = threading.Event()
         self.disposed = threading.Event()
+        self.began = threading.Event()
 
     def run(self) -> "Made":
+        self.began.set()
         assert self.may_end.wait(PATIENCE_S)
         if self.fails is not None:
             raise self.fails
@@ -253,6 +256,53 @@ def test_a_wiring_that_is_outnumbered_is_broken_off_and_its_group_never_used(clo
     assert made.group(1) is None
     until(wires.made[1].disposed.is_set)
     assert not any(isinstance(each, WiringFailed) for each in contact.said)
+
+
+def test_a_member_without_a_state_prepares_memory_before_the_others_can_wait_for_it(closing: list[Session]) -> None:
+    asked: queue.Queue[tuple[int, tuple[MemberId, ...], threading.Event]] = queue.Queue()
+    ready = threading.Event()
+
+    def prepare(generation: int, donors: tuple[MemberId, ...], stop: threading.Event) -> None:
+        asked.put((generation, donors, stop))
+        ready.wait(PATIENCE_S)
+
+    wires = Wires()
+    made = Session(A, TERMS, Lines(), None, wires, lambda _below: None, prepare_memory=prepare)
+    closing.append(made)
+    told(made, start_of(A, B, C), holders=frozenset({C}))
+    generation, donors, stop = asked.get(timeout=PATIENCE_S)
+    assert (generation, donors, stop.is_set()) == (1, (C,), False)
+    assert not wires.made[1].began.is_set()
+    ready.set()
+    until(lambda: made.group(1) is wires.made[1])
+    told(made, start_of(A, B, C), start_of(A, C, number=2), sealed=1, holders=frozenset({C}))
+    assert asked.get(timeout=PATIENCE_S)[0] == 2
+
+
+def test_a_member_stops_preparing_when_the_generation_is_over(closing: list[Session]) -> None:
+    asked: queue.Queue[threading.Event] = queue.Queue()
+
+    def prepare(_generation: int, _donors: tuple[MemberId, ...], stop: threading.Event) -> None:
+        asked.put(stop)
+        assert stop.wait(PATIENCE_S)
+
+    made = Session(A, TERMS, Lines(), None, Wires(), lambda _below: None, prepare_memory=prepare)
+    closing.append(made)
+    told(made, start_of(A, C), holders=frozenset({C}))
+    first = asked.get(timeout=PATIENCE_S)
+    told(made, start_of(A, C), start_of(A, B, C, number=2), sealed=1, holders=frozenset({C}))
+    assert first.is_set()
+
+
+def test_nothing_is_prepared_where_nobody_holds_a_state(closing: list[Session]) -> None:
+    def prepare(_generation: int, _donors: tuple[MemberId, ...], _stop: threading.Event) -> None:
+        raise AssertionError("there is no donor")
+
+    wires = Wires()
+    made = Session(A, TERMS, Lines(), None, wires, lambda _below: None, prepare_memory=prepare)
+    closing.append(made)
+    told(made, start_of(A, B))
+    until(lambda: made.group(1) is wires.made[1])
 
 
 def test_what_belongs_to_sealed_generations_is_forgotten(closing: list[Session]) -> None:

@@ -53,8 +53,9 @@ from pliant.train.reduce.noise import NoiseScale
 from pliant.train.session import Session
 from pliant.train.standalone import OWNER, SAVE_EVERY_S, StandaloneCoordinator
 from pliant.train.state.flat import State, leaf_sizes
+from pliant.train.state.memory import PreparedMemory
 from pliant.train.state.state_lock import StateLock
-from pliant.train.state.transfer import StateDownload, StateSource
+from pliant.train.state.transfer import StateDownload, StateSource, prepare_memory
 
 if TYPE_CHECKING:
     from pliant.train.peer.tls import PeerTls
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 STALL_S = 300.0
 SAVING_MAX_S = 3600.0  # of the save after Ctrl-C; a second Ctrl-C ends it
 STORE = "store"
+STATE_SIZES_MAX = 8  # a state has at most this many times the bytes that it has before the first step
 REPORTED_SLOTS_MAX = 1024  # slots in the report of an exception
 
 
@@ -123,6 +125,7 @@ class LiveJob(ABC):
         self._agent = AgentId(agent)
         self._run: LiveRun | None = None
         self._loop: Loop | None = None
+        self._prepare_reduction: Callable[[int], None] | None = None  # for a world of that size
         self._session: Session | None = None
         self._link: MemberLink | StandaloneCoordinator | None = None
         self._indices: SampleIndices | None = None
@@ -223,6 +226,7 @@ class LiveJob(ABC):
         self._indices = indices
         state_lock = StateLock()
         self._closing.append(engine.reducer.close)
+        self._prepare_reduction = engine.reducer.prepare
         checkpoints = self._checkpoints(engine.state, terms.grid, goes_back=options.verify > 0)
         session = self._connect(terms, state_lock, engine.state, checkpoints)
         hashes = StateHash(engine.state, options.verify)
@@ -263,12 +267,23 @@ class LiveJob(ABC):
                 self._peer_tls(),
             )
         collect_garbage = checkpoints.collect_garbage if checkpoints.can_save else None
-        download = partial(
-            StateDownload, shared_memory=shared_memory, expected_bytes=sum(leaf_sizes(state.layout()[0]))
-        )
+        expected_bytes = sum(leaf_sizes(state.layout()[0]))
+        memory, prepare = PreparedMemory(), None
+        if self._peers is not None and shared_memory is None:
+            prepare = partial(prepare_memory, memory, self._peers, STATE_SIZES_MAX * expected_bytes)
+        download = partial(StateDownload, shared_memory=shared_memory, expected_bytes=expected_bytes, memory=memory)
         on_view = self._tables.view_received if self._tables is not None else None
         session = Session(
-            self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage, download, on_view
+            self.member,
+            terms,
+            link,
+            self._peers,
+            self._make_wiring,
+            self._forget,
+            collect_garbage,
+            download,
+            on_view,
+            prepare,
         )
         self._session = session
         if self._tables is not None:
@@ -350,8 +365,10 @@ class LiveJob(ABC):
         end = partial(os._exit, STUCK_CODE) if self._settings.coordinators else None
         watchdog = StallWatchdog(self.member, lambda: self._user_code_limit_s(stall_s), self._busy_since, end)
         self._closing.append(watchdog.close)
-        training = self._link.training() if self.warms_up else None
-        if training is None:
+        training = self._link.training()
+        if training is not None and self._prepare_reduction is not None:
+            self._prepare_reduction(training.size + 1)
+        if training is None or not self.warms_up:
             self._enter(join)
         else:
             self._loop.warm_up(training.step, training.size + 1, partial(self._enter, join))

@@ -2,8 +2,8 @@
 
 Donors send live memory while reads are allowed, so nothing is copied and only the apply waits. Each stripe carries its
 label and the whole tree. Only stripes of one lineage, from donors whose trees are equal to the byte, are put together,
-and every byte is checked on the way. The receiver keeps the state apart until it is complete. Between processes that
-share memory of a GPU, a copy there replaces the stripes (`shared_copy`).
+and every byte is checked on the way. The receiver keeps the state apart until it is complete, in memory prepared before
+the others wait for it. Between processes that share memory of a GPU, a copy there replaces the stripes (`shared_copy`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pliant.errors import PliantError
 from pliant.train.peer.rpc import RpcBody
 from pliant.train.peer.server import DamagedFrame, PeerLost, PeerServer, RequestRefused, RpcReply
 from pliant.train.state.flat import State, leaf_sizes, stripe_leaves
-from pliant.train.state.memory import allocate
+from pliant.train.state.memory import Memory, PreparedMemory, allocate
 from pliant.train.state.shared_copy import HeldCopies, SharedMemory, SharedPreface, SharedRequest, this_machine
 from pliant.train.state.state_lock import StateLock
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STATE, GRADIENT, SHARED, RELEASE = "state", "gradient", "shared state", "release"
+STATE, GRADIENT, SHARED, RELEASE, TREE = "state", "gradient", "shared state", "release", "tree"
 DONORS_MAX = 3
 STRIPES_MAX = 6
 LARGE_BYTES = 256 << 20  # a state from which on several connections, each with its own threads, are faster than one
@@ -126,6 +126,8 @@ class StateSource:
             sending = self._send_gradient(decode_head(head, Lineage))
         elif kind == SHARED:
             sending = self._send_shared(decode_head(head, SharedRequest))
+        elif kind == TREE:
+            sending = self._send_tree()
         elif kind == RELEASE:
             return msgspec.msgpack.encode(self._held.release(decode_head(head, str))), RpcBody(0, iter(()), _nothing)
         else:
@@ -170,6 +172,16 @@ class StateSource:
         yield _length(len(preface))
         yield memoryview(preface)
 
+    def _send_tree(self) -> Generator[memoryview]:
+        """Yield the tree alone, from which a joiner knows what memory it needs."""
+        with self._lock.reading() as label:
+            if label is None:
+                raise RequestRefused("this member is leaving")
+            tree, _ = self._layout()
+        yield memoryview(b"")
+        yield _length(len(tree))
+        yield memoryview(tree)
+
     def _send_gradient(self, lineage: Lineage) -> Generator[memoryview]:
         line = next((each for each in self._lines() if each.lineage == lineage), None)
         gradient = self._gradient(lineage) if line is not None else None
@@ -204,6 +216,7 @@ class StateDownload:
         feed: Callable[[StateDownload, s.Signal], None],
         shared_memory: SharedMemory | None = None,
         expected_bytes: int = 0,
+        memory: PreparedMemory | None = None,
     ) -> None:
         self.generation = generation
         self.donors = donors[:DONORS_MAX]
@@ -212,6 +225,7 @@ class StateDownload:
         if self.donors and expected_bytes >= LARGE_BYTES:
             self._stripes = max(self._stripes, LARGE_STRIPES)
         self._shared_memory = shared_memory
+        self._memory = memory or PreparedMemory()
         self._peers = peers
         self._feed = feed
         self._stop = threading.Event()
@@ -284,7 +298,7 @@ class StateDownload:
                 if answer.length != head.preface + sum(nbytes[at] for at in mine):
                     raise PeerLost(f"{donor} sends {answer.length} bytes, which do not match its tree")
                 for at in mine:
-                    self._contents[at] = _read(answer, nbytes[at], self._count_bytes)
+                    self._contents[at] = _read(answer, nbytes[at], self._count_bytes, self._memory.take)
         except TRANSFER_ERRORS as error:
             self._fail(str(error))
             return
@@ -307,6 +321,7 @@ class StateDownload:
             self._fail("the donors' states have different lineages or contents", broken)
             return
         self.received = ReceivedState(tree, tuple(self._contents[at] for at in sorted(self._contents)))
+        self._memory.drop()
         for at in range(self._stripes):
             self._feed(self, s.Stripe(at, self._stripes, lineage, state, lines))
 
@@ -320,6 +335,27 @@ class StateDownload:
         again = threading.Timer(RETRY_S, self._feed, (self, broken))
         again.daemon = True
         again.start()
+
+
+def prepare_memory(
+    memory: PreparedMemory,
+    peers: PeerServer,
+    bytes_max: int,
+    generation: int,
+    donors: tuple[MemberId, ...],
+    stop: threading.Event,
+) -> None:
+    """Prepare memory for the state of the donors, whose sizes one of them knows."""
+    for donor in donors[:DONORS_MAX]:
+        try:
+            with peers.request(generation, donor, TREE, b"", stop) as answer:
+                sizes = leaf_sizes(bytes(_read(answer, answer.length)))
+        except TRANSFER_ERRORS as error:
+            log.debug("%s did not send the sizes of its state: %s", donor, error)
+            continue
+        if all(nbytes >= 0 for nbytes in sizes) and sum(sizes) <= bytes_max:
+            memory.prepare(sizes, stop)
+        return
 
 
 def fetch_gradient(
@@ -353,7 +389,12 @@ def decode_head(data: bytes | memoryview, kind: type[T]) -> T:
         raise DamagedFrame(f"this is not a {kind.__name__}: {error}") from error
 
 
-def _read(answer: RpcReply, nbytes: int, moved: Callable[[int], None] | None = None) -> memoryview:
+def _read(
+    answer: RpcReply,
+    nbytes: int,
+    moved: Callable[[int], None] | None = None,
+    allocate: Callable[[int], Memory] = allocate,
+) -> memoryview:
     """Read bytes of a reply. Their number comes from the peer, so it is checked before memory is allocated."""
     if not 0 <= nbytes <= answer.length:
         raise DamagedFrame(f"a peer announced {nbytes} bytes in a reply of {answer.length}")

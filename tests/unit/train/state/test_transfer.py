@@ -14,6 +14,7 @@ from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerLost
 from pliant.train.state.flat import Leaf, State, flatten, restore
+from pliant.train.state.memory import Memory, PreparedMemory
 from pliant.train.state.shared_copy import HeldCopies
 from pliant.train.state.state_lock import StateLock
 from pliant.train.state.transfer import (
@@ -24,6 +25,7 @@ from pliant.train.state.transfer import (
     StateSource,
     StripeRequest,
     fetch_gradient,
+    prepare_memory,
 )
 from unit.core.build import lines
 from unit.train.pair import Make, Talker, introduce, talkers
@@ -114,7 +116,11 @@ class Joiner:
         self.fed: queue.Queue[s.Signal] = queue.Queue()
 
     def fetch(
-        self, *donors: MemberId, shared_memory: HostMemory | None = None, expected_bytes: int = 0
+        self,
+        *donors: MemberId,
+        shared_memory: HostMemory | None = None,
+        expected_bytes: int = 0,
+        memory: PreparedMemory | None = None,
     ) -> StateDownload:
         fetching = StateDownload(
             self.talker.peers,
@@ -123,9 +129,13 @@ class Joiner:
             lambda _fetching, signal: self.fed.put(signal),
             shared_memory,
             expected_bytes,
+            memory,
         )
         fetching.start()
         return fetching
+
+    def prepare(self, memory: PreparedMemory, *donors: MemberId, bytes_max: int = 1000) -> None:
+        prepare_memory(memory, self.talker.peers, bytes_max, 1, donors, threading.Event())
 
     def next(self) -> s.Signal:
         return self.fed.get(timeout=PATIENCE_S)
@@ -168,6 +178,53 @@ def test_a_large_state_comes_over_several_connections(make: Make, count: int, st
     ]
     assert fetching.received is not None
     assert value_of(fetching.received) == {"model": [bytes(each) for each in donors[0].live], "rate": 0.5}
+
+
+class Counted(PreparedMemory):
+    """Notes which pieces were taken that were prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[int] = []
+        self.taken: list[int] = []
+
+    def prepare(self, sizes: Sequence[int], stop: threading.Event) -> None:
+        self.prepared = sorted(sizes)
+        super().prepare(sizes, stop)
+
+    def take(self, nbytes: int) -> Memory:
+        self.taken.append(nbytes)
+        return super().take(nbytes)
+
+
+def test_a_state_arrives_in_memory_that_was_prepared_for_it(make: Make) -> None:
+    donor, joiner, memory = Donor(make, "d"), Joiner(make), Counted()
+    introduce(1, joiner.talker, donor.talker)
+    joiner.prepare(memory, donor.name)
+    assert memory.prepared == [0, 8, 50, 100]
+    fetching = joiner.fetch(donor.name, memory=memory)
+    assert joiner.next() == s.Stripe(0, 1, LINEAGE, 5, LINES)
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [bytes(each) for each in donor.live], "rate": 0.5}
+    assert sorted(memory.taken) == [0, 8, 50, 100]
+
+
+def test_the_next_donor_is_asked_for_the_sizes_if_one_is_gone(make: Make) -> None:
+    gone, donor, joiner, memory = Donor(make, "d0"), Donor(make, "d1"), Joiner(make), Counted()
+    introduce(1, joiner.talker, gone.talker, donor.talker)
+    gone.gate.block_reads()
+    gone.gate.close()
+    joiner.prepare(memory, gone.name, donor.name)
+    assert memory.prepared == [0, 8, 50, 100]
+
+
+def test_no_memory_is_prepared_for_a_state_that_is_far_too_large(make: Make) -> None:
+    donor, joiner, memory = Donor(make, "d"), Joiner(make), Counted()
+    introduce(1, joiner.talker, donor.talker)
+    joiner.prepare(memory, donor.name, bytes_max=157)
+    assert memory.prepared == []
+    joiner.prepare(memory, donor.name, bytes_max=158)
+    assert memory.prepared == [0, 8, 50, 100]
 
 
 def test_a_shared_copy_is_read_once_and_released(make: Make) -> None:
