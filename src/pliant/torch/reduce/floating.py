@@ -3,7 +3,7 @@
 Gradients are in three kinds of memory, so that a step that fails half-way can be completed (rules 9, 14):
 
     p.grad   this part's gradient, as autograd computed it
-    kept     the weighted sum of the earlier parts of this step, if there are several
+    kept     the weighted sum of the earlier parts of this step, if there are several, in the memory of the first one
     wire     the memory of the collective. There are two sets in turn, because a member that missed the last step needs
              its sum (rule 13)
 
@@ -34,13 +34,12 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 
 class _BucketMemory:
-    """A bucket's memory: two wires, and the kept sums."""
+    """A bucket's memory: two wires."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self.wires: list[Tensor] = []
         self.wire_views: list[list[Tensor]] = []
-        self.kept: list[Tensor] = []
 
     def make_wires(self, extra: int) -> None:
         """Allocate the wires for the gradients and `extra` numbers, with the sums of the last steps."""
@@ -49,11 +48,6 @@ class _BucketMemory:
         for before, now in zip(old, self.wires, strict=False):
             now[:numel].copy_(before[:numel])
         self.wire_views = [self._bucket.views(wire) for wire in self.wires]
-
-    def make_kept(self) -> list[Tensor]:
-        if not self.kept:
-            self.kept = self._bucket.views(self._bucket.zeros(0))
-        return self.kept
 
 
 class FloatingReducer(Reducer):
@@ -75,7 +69,7 @@ class FloatingReducer(Reducer):
         self._tail = 0  # numbers of the last wire in use after the gradients
         self._tail_room = -1  # numbers that are allocated for them
         self._turn = 0
-        self._kept: set[int] = set()  # parameters with a kept sum
+        self._kept: dict[int, Tensor] = {}  # sums, by parameter
         self._pending: list[PendingOperation] = []
         self._no_buffers = torch.zeros(0, device=device)
 
@@ -89,16 +83,16 @@ class FloatingReducer(Reducer):
     def end_part(self) -> None:
         self._learn_overlap()
         with torch.no_grad():
-            for bucket, memory in zip(self._buckets, self._memory, strict=True):
-                for index, kept in zip(bucket.params, memory.make_kept(), strict=True):
+            for bucket in self._buckets:
+                for index in bucket.params:
                     grad = self.params[index].grad
                     if grad is None:
                         continue
+                    wide = grad.to(bucket.dtype)  # half precision would overflow
                     if index in self._kept:
-                        kept.add_(grad.to(kept.dtype), alpha=self._factor)
+                        self._kept[index].add_(wide, alpha=self._factor)
                     else:
-                        multiply_into(grad, self._factor, kept)
-                        self._kept.add(index)
+                        self._kept[index] = wide.mul_(self._factor)  # in its own memory: a copy would need as much
                     self.params[index].grad = None
 
     def drop_kept(self) -> None:
@@ -166,9 +160,8 @@ class FloatingReducer(Reducer):
             at_once = self._joins_kernels or bucket.has_small_params
             if at_once and not self._kept and self._fill_at_once(bucket, memory):
                 return
-            for at, (index, view) in enumerate(zip(bucket.params, memory.wire_views[self._turn], strict=True)):
-                grad = self.params[index].grad
-                kept = memory.kept[at] if index in self._kept else None
+            for index, view in zip(bucket.params, memory.wire_views[self._turn], strict=True):
+                grad, kept = self.params[index].grad, self._kept.get(index)
                 if grad is not None and kept is not None:
                     torch.add(kept, grad.to(kept.dtype), alpha=self._factor, out=view)
                 elif grad is not None:
@@ -254,10 +247,8 @@ class FloatingReducer(Reducer):
             return ReducedGradient([], room, [], row.weight, alone=alone, means=means)
         self.end_part()
         scale = 1.0 / row.weight if row.weight else 0.0
-        for bucket, memory in zip(self._buckets, self._memory, strict=True):
-            for index, kept in zip(bucket.params, memory.kept, strict=True):
-                param = self.params[index]
-                param.grad = (kept * scale).to(param.dtype) if index in self._kept else None
+        for index, kept in self._kept.items():  # the others have no gradient
+            self.params[index].grad = kept.mul_(scale).to(self.params[index].dtype)
         return ReducedGradient([], room, [], row.weight, means=means)
 
     def swap_buffers(self) -> None:
