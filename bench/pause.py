@@ -42,7 +42,7 @@ class Book:
     """All results, by model, event and system."""
 
     pauses: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
-    steps: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    steps: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)  # also by the number of workers
     lost: dict[tuple[str, str, str], int] = field(default_factory=dict)  # changes that ended another worker
     tried: dict[tuple[str, str, str], int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -131,15 +131,14 @@ def trial(
 
 
 def note_steps(book: Book, system: System, model: str) -> None:
-    """Note the usual time of a step in a full world."""
-    gaps = [
-        b.at - a.at
-        for file in system.folder.glob("*.stamps")
-        for a, b in pairwise(system.stamps(file.name.rsplit(".", 2)[0]))
-        if a.world == b.world and b.size == WORLD
-    ]
-    if gaps:
-        book.steps.setdefault((model, system.name), []).append(statistics.median(gaps))
+    """Note the usual time of a step in worlds of each size. One worker alone computes the slots of all."""
+    gaps: dict[int, list[float]] = {}
+    for seat in {file.name.rsplit(".", 2)[0] for file in system.folder.glob("*.stamps")}:
+        for a, b in pairwise(system.stamps(seat)):
+            if a.world == b.world:
+                gaps.setdefault(b.size, []).append(b.at - a.at)
+    for size, found in gaps.items():
+        book.steps.setdefault((model, system.name, size), []).append(statistics.median(found))
 
 
 def trials(
@@ -210,7 +209,10 @@ def main() -> int:
             book.loads.append(round(os.getloadavg()[0], 1))
             trial(book, Path(folder), model, kind, tuple(asked.events.split(",")), chance)
     found = rows(book, models, [kind.name for kind in kinds])
-    steps = {f"{model} {name}": round(1e3 * statistics.median(each), 1) for (model, name), each in book.steps.items()}
+    steps = {
+        f"{model} {name} x {size}": round(1e3 * statistics.median(each), 1)
+        for (model, name, size), each in sorted(book.steps.items())
+    }
     show(found, steps, [kind.name for kind in kinds])
     lost = sum(count for (_, _, name), count in book.lost.items() if name == "Pliant")
     ok = not lost and not any("Pliant: timed out" in each for each in book.failures)
