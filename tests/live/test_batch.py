@@ -44,7 +44,7 @@ def test_members_are_killed_and_join_while_the_batch_changes(home: Path, fork_se
         a.kill()  # rank 0
         ends = crowd.finished(b, c)
         require_plain(ends[0], **CHANGING)
-        batches = {each["step"]: each["batch"] for each in (*b.steps, *c.steps)}
+        batches = {each["step"]: each["batch"] for each in (*a.steps, *b.steps, *c.steps)}
         assert [batches.get(step) for step in (6, 14, 27, LAST)] == [24, 10, 40, 40]
         require_sound(crowd)
 
