@@ -59,6 +59,10 @@ class Scene:
         found = self.cluster.job_status()
         return "" if found is None else found.job.why
 
+    def warning(self) -> str:
+        found = self.cluster.job_status()
+        return "" if found is None else found.job.warning
+
     def addresses(self) -> dict[str, str]:
         return {each["agent"]: each["address"] for each in self.cluster.do("list")["agents"]}
 
@@ -150,12 +154,12 @@ def coordinator_from_every_agent(scene: Scene) -> None:
     """For four leases: no member is lost, no generation ends, and training goes on meanwhile."""
     generation, before, there = scene.generation(), scene.steps(), set(scene.cluster.active())
     scene.wires.everywhere(Weather(mute=(scene.coordinator(),)))
-    scene.until(lambda: "no message arrived for" in scene.why(), "the coordinator to report that it receives nothing")
+    scene.until(lambda: "no message arrived for" in scene.warning(), "the coordinator to report that it receives nothing")
     scene.passes(4 * LEASE_S)
     later = scene.steps()
     assert all(later[pid] > step for pid, step in before.items()), f"training stood still: {before}, {later}"
     scene.wires.everywhere(FAIR)
-    scene.until(lambda: "no message arrived for" not in scene.why(), "a message to arrive")
+    scene.until(lambda: "no message arrived for" not in scene.warning(), "a message to arrive")
     scene.goes_on()
     scene.passes(LEASE_S)
     scene.has_still(there)
