@@ -24,10 +24,10 @@ from pliant_sim.cluster.led_pool import LedPool
 from pliant_sim.cluster.universe import Universe
 from pliant_sim.processes.coordinator import orders_for
 
-KEPT = (12, 14, 15)  # without permits, late orders start too many workers in them
-TAKEN_OVER = (3, 63)  # a leader that grants slots too soon exceeds the pool in them
+KEPT = (3, 6, 7)  # without permits, late orders start too many workers in them
+TAKEN_OVER = (38, 53)  # a leader that grants slots too soon exceeds the pool in them
 DUE = 9  # jobs of one priority have deadlines for which others must give up workers
-LONG = 8  # jobs train for so long that grants settle before one of them ends
+LONG = 36  # jobs train for so long that grants settle before one of them ends
 STOPPED = 2  # a job stops at its cost limit, and goes on when it is raised
 Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
 

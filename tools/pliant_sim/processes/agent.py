@@ -192,7 +192,7 @@ class SimulatedAgent:
             self.sim.after(0.001, self._poll)
             return
         if isinstance(answer, Rejection):
-            self.feed(Recheck())
+            self.feed(Recheck(refused=True))
         self.sim.after(0.2, self._poll)
 
     def _tick(self) -> None:

@@ -153,7 +153,7 @@ class CoordinatorLink:
                 self._note_answer(error)
                 self._trouble(error)
                 if isinstance(error, Refused):
-                    self._feed(v.Recheck())  # the coordinator may not know this agent any more
+                    self._feed(v.Recheck(refused=True))
                 self._closed.wait(PAUSE_S)
                 continue
             self._note_answer(None)

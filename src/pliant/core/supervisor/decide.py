@@ -56,14 +56,14 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
             return leave(state, grace_s, SendCommand(DrainAgent(state.id, grace_s, why, immediate)))
         case GraceExpired():
             return state, kill_all(state)
-        case Recheck(away_s):
-            return _recheck(state, away_s, now)
+        case Recheck():
+            return _recheck(state, signal, now)
         case _:
             assert_never(signal)
 
 
 def agent_join(state: Supervisor) -> AgentJoin:
-    """Return the command by which an agent registers, and which it repeats to be known again."""
+    """Return the command by which an agent registers, and which it repeats until it is known."""
     here = (state.id, state.capacity, state.address, state.install_id, state.run_id, state.role)
     return AgentJoin(*here, state.started, tuple(sorted(state.workers))) if is_permitted(state) else AgentJoin(*here)
 
@@ -76,10 +76,11 @@ def next_deadline(state: Supervisor, now: float) -> float | None:
     return min(due, default=None)
 
 
-def _recheck(state: Supervisor, away_s: float, now: float) -> Decision:
-    if away_s >= AWAY_S and have_seats_ended_well(state):
+def _recheck(state: Supervisor, signal: Recheck, now: float) -> Decision:
+    if signal.away_s >= AWAY_S and have_seats_ended_well(state):
         return state, (Finish(),)
     state, killed = kill_lost(state, now)
     if state.kill_at is not None and now >= state.kill_at:
         state, killed = change(state, kill_at=now + state.grace_s), kill_all(state)
-    return apply_orders(state, (() if state.leaving else (SendCommand(agent_join(state)),)) + killed, now)
+    registers = not state.leaving and (signal.refused or not state.known)
+    return apply_orders(state, ((SendCommand(agent_join(state)),) if registers else ()) + killed, now)

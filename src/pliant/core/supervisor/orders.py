@@ -24,6 +24,8 @@ from pliant.core.tasks.messages import TaskMemberJoined
 
 def follow_orders(state: Supervisor, order: OrdersReceived, now: float) -> Decision:
     """Take new orders, and carry them out."""
+    is_known = (order.install_id, order.run_id) == (state.install_id, state.run_id)
+    state = change(state, known=is_known)
     if not order.live and _is_old(state, order):
         return state, ()
     stolen = _is_for_another(state, order)

@@ -97,10 +97,12 @@ class GraceExpired:
 class Recheck:
     """Time has passed. Feed it every few seconds and at `next_deadline`: messages may have been lost.
 
-    `away_s` is the time since when the coordinator has not answered; 0 if it does.
+    `away_s` is the time since when the coordinator has not answered; 0 if it does. With `refused` it has refused a
+    request, so it may not know this agent any more.
     """
 
     away_s: float = 0.0
+    refused: bool = False
 
 
 Signal = OrdersReceived | JobEvent | WorkerEnded | WorkersSampled | StopOverdue | MachineGoing | GraceExpired | Recheck

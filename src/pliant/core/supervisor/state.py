@@ -49,6 +49,7 @@ class Supervisor:
     lost: tuple[tuple[MemberId, float], ...] = ()  # with the time since when, or of the last kill
     activity: tuple[WorkerActivity, ...] = ()
     order: OrdersReceived | None = None  # the newest
+    known: bool = False  # the newest orders were for this run, so it need not register again
     launched: int = 0
     launched_at: float = 0.0
     begun_seats: frozenset[MemberId] = frozenset()

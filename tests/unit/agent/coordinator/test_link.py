@@ -98,7 +98,7 @@ def test_renewals_keep_the_agent_known(coordinator: Running) -> None:
 def test_an_agent_that_is_not_known_any_more_looks_again(coordinator: Running) -> None:
     scene = Scene(coordinator, "known")
     scene.link.start(scene.say)  # it never said that it is there
-    while scene.heard.get(timeout=30) != v.Recheck():  # among them may be the job's first events
+    while scene.heard.get(timeout=30) != v.Recheck(refused=True):  # among them may be the job's first events
         pass
     assert scene.complaints == []
     scene.link.send(m.AgentJoin(VM, 3))

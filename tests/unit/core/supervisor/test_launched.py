@@ -92,6 +92,13 @@ def test_the_seats_of_a_launch_are_started_together_and_once() -> None:
     assert after(state, order(FIRST), Recheck())[1] == [HELLO]
 
 
+def test_an_agent_registers_again_after_orders_for_its_earlier_run_which_it_ignores() -> None:
+    known = order(FIRST, install_id="home", run_id="7")
+    state = after(fresh(), known)[0]
+    assert after(state, known, Recheck())[1] == []
+    assert after(state, order(FIRST, install_id="home", run_id="6"), Recheck())[1] == [HELLO]
+
+
 def test_before_the_first_launch_ports_are_offered() -> None:
     state, actions = after(fresh(), order(None))
     assert actions == [Offer(0)]

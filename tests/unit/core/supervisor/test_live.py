@@ -241,6 +241,19 @@ def test_time_and_again_the_agent_says_that_it_is_there() -> None:
     assert after(with_workers(1, capacity=3), Recheck())[1] == [SendCommand(AgentJoin(AGENT, 3, run_id="1a"))]
 
 
+def test_an_agent_registers_until_the_orders_are_for_its_run() -> None:
+    known = replace(wanted(0), run_id="1a")
+    state = after(fresh(), known)[0]
+    assert after(state, Recheck())[1] == []
+    assert after(state, replace(known, run_id="1"), Recheck())[1] == [SendCommand(HELLO)]
+    assert after(state, wanted(0), Recheck())[1] == [SendCommand(HELLO)]
+
+
+def test_an_agent_whose_request_was_refused_registers_again() -> None:
+    state = after(fresh(), replace(wanted(0), run_id="1a"))[0]
+    assert after(state, Recheck(refused=True))[1] == [SendCommand(HELLO)]
+
+
 def test_time_and_again_it_looks_whether_a_worker_is_missing() -> None:
     state = replace(fresh(), wanted=1)
     assert after(state, Recheck())[1] == [SendCommand(HELLO), Start(ONE)]
