@@ -204,7 +204,7 @@ class AsyncService:
             self.notifications.release_all()
         if pumped.took_over:
             self.notifications.notify_all()
-        self.notifications.notify(pumped.changed, pumped.moved)
+        self.notifications.notify(pumped)
         self._log(pumped)
         self._on_pump(pumped, time.perf_counter() - start)
 

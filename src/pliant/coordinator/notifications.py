@@ -11,18 +11,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pliant.coordinator.service.inbox import Pumped
 from pliant.core.data.ledger import Lineage
 from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
+from pliant.core.messages import Event, PartWritten
+from pliant.core.model.checkpoint import NEVER_WHOLE
+from pliant.core.model.copies import change
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import View, view_of
+from pliant.core.model.view import View, shared_view
 from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
 from pliant.wire.views import PeerKeys, WorldPositions, member_update, peer_keys, view_delta, world_positions
 
 REMEMBERED = 16  # views of a job that a change can be relative to; a watcher with an older one gets the whole view
 PACE_S = 50e-6  # for each woken watcher, before watchers of the same job are woken again, to leave time for requests
-NO_MEMBER = MemberId("")  # its view is the part that all members share
 
 _NO_CHANGE = b'"delta":null}'
 
@@ -80,6 +83,7 @@ class _Topic:
     workers: Mapping[AgentId, int] = field(default_factory=dict)
     encoded: dict[int, bytes] = field(default_factory=dict)  # by the revision that the change is relative to
     watchers: dict[tuple[str, str], asyncio.Future[None]] = field(default_factory=dict)
+    savers: set[MemberId] = field(default_factory=set)  # members that wrote parts of checkpoints since the last update
     readers: set[asyncio.Future[None]] = field(default_factory=set)
     next_update_at: float = 0.0
     released: bool = False  # another coordinator leads, or this one is closing
@@ -102,16 +106,19 @@ class Notifications:
     def waiting(self) -> int:
         return sum(len(topic.watchers) + len(topic.readers) for topic in self._topics.values())
 
-    def notify(self, names: tuple[str, ...], moved: tuple[str, ...]) -> None:
-        """Wake the watchers of these jobs. Progress alone (a job not in `moved`) wakes only event streams."""
-        for name in names:
+    def notify(self, pumped: Pumped) -> None:
+        """Wake the watchers of jobs with new events. Progress alone (a job not in `moved`) wakes only event streams."""
+        for name, events in pumped.decided:
+            if name in self._topics:
+                self._topics[name].savers |= savers_of(events)
+        for name in pumped.changed:
             topic = self._topics.get(name)
             if topic is None:
                 continue
             for reader in topic.readers:
                 if not reader.done():
                     reader.set_result(None)
-            if name in moved and topic.next_update is None:
+            if name in pumped.moved and topic.next_update is None:
                 loop = asyncio.get_running_loop()
                 if loop.time() >= topic.next_update_at:
                     self._update(name)
@@ -262,23 +269,26 @@ class Notifications:
         before, past = topic.job, topic.past[-1]
         topic.job, topic.revision = found
         self._capture(topic)
-        concerns_all = replace(topic.past[-1], revision=past.revision, durable=past.durable) != past
+        concerns_all = is_news(past, topic.past[-1])
+        concerns_agents = changes_orders(before, topic.job)
+        savers, topic.savers = topic.savers, set()
         topic.moved = topic.revision
         woken = 0
         for (kind, ident), future in topic.watchers.items():
             if future.done():
                 continue
-            if (
-                concerns_all
-                or kind == "agent"
-                or _standing(before, MemberId(ident)) != _standing(topic.job, MemberId(ident))
-            ):
+            if kind == "agent":
+                concerns = concerns_agents
+            else:
+                member = MemberId(ident)
+                concerns = concerns_all or member in savers or standing(before, member) != standing(topic.job, member)
+            if concerns:
                 future.set_result(None)
                 woken += 1
         topic.next_update_at = asyncio.get_running_loop().time() + woken * PACE_S
 
     def _capture(self, topic: _Topic) -> None:
-        topic.past.append(view_of(topic.job, topic.revision, NO_MEMBER))
+        topic.past.append(shared_view(topic.job, topic.revision))
         topic.positions = world_positions(topic.job)
         topic.keys = peer_keys(topic.job, self._key)
         topic.workers = desired_workers(topic.job)
@@ -294,6 +304,37 @@ class Notifications:
         return encoded
 
 
-def _standing(job: Job, member: MemberId) -> tuple[bool, bool, float]:
+def is_news(before: View, after: View) -> bool:
+    """Return whether a change of the shared view concerns all members.
+
+    Progress does not. Nor does another part of a checkpoint: its writer alone waits for that.
+    """
+    same = change(after, revision=before.revision, durable=before.durable, written_parts=before.written_parts)
+    return same != before or _unfinished(before) != _unfinished(after)
+
+
+def _unfinished(view: View) -> set[tuple[str, bool]]:
+    """Return the names of unfinished checkpoints, each with whether it will never be finished."""
+    return {(name, part == NEVER_WHOLE) for name, part in view.written_parts}
+
+
+def savers_of(events: tuple[Event, ...]) -> set[MemberId]:
+    """Return the members that wrote a part of a checkpoint. They publish it again until they see it."""
+    return {event.member for event in events if isinstance(event, PartWritten)}
+
+
+def changes_orders(before: Job, after: Job) -> bool:
+    """Return whether an agent may have other orders."""
+    return before is not after and _ordering(before) != _ordering(after)
+
+
+def _ordering(job: Job) -> tuple[object, ...]:
+    """Return what the orders of agents depend on. The reason for the job's state alone wakes no agent."""
+    members = (job.members, job.gone, job.permits)
+    return (job.state, job.is_live, job.spec, job.target, job.granted, job.agents, job.launch, *members)
+
+
+def standing(job: Job, member: MemberId) -> tuple[bool, bool, float]:
+    """Return what a member must be woken for, of that which it sees beside the shared view."""
     record = job.members.get(member)
     return (False, False, 0.0) if record is None else (True, record.draining, record.grace_s)

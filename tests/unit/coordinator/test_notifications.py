@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,6 +14,8 @@ from pliant.coordinator.service.inbox import Accepted, Pumped, Sender
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.service.steps import Steps
 from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.job.decide import decide
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
@@ -23,7 +26,7 @@ from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS, Orders
 from pliant.wire.codec import Body
 from pliant.wire.views import PeerKey, ViewUpdate, apply_update
-from unit.core.build import A, B, C, X, drain, join, lines
+from unit.core.build import A, B, C, X, checkpoint, drain, join, lines
 
 TOLD, ORDERS = Body(ViewUpdate), Body(Orders)
 SOON_S, LONG_S = 0.05, 20.0
@@ -168,6 +171,28 @@ async def test_only_the_one_that_drains_is_woken(office: Office) -> None:
     assert (await waiting).draining
     assert not other.done()
     other.cancel()
+
+
+@in_office
+async def test_another_part_of_a_checkpoint_wakes_its_writer_alone(office: Office) -> None:
+    await office.tell(m.Create("demo", JobSpec(3, 3, Target(3))), m.AgentJoin(X, 3), join(A), join(B), join(C), ENTERED)
+    saved = replace(checkpoint(GENESIS), name=checkpoint_name(GENESIS, 1))
+    first = await office.tell(m.Publish(A, 1, saved, 0, 3))
+    waiting = [office.watching(each, first) for each in (A, B)]
+    orders = asyncio.create_task(office.orders(X, first))
+    await office.settle()
+    await office.tell(m.Publish(B, 1, saved, 1, 3))
+    await waiting[1]
+    assert office.seen(B).written_parts == ((saved.name, 0), (saved.name, 1))
+    assert not waiting[0].done()
+    await office.tell(m.Publish(C, 1, saved, 2, 3))
+    await waiting[0]
+    published = office.seen(A).checkpoint
+    assert published is not None
+    assert published.name == saved.name
+    await office.settle()
+    assert not orders.done()
+    orders.cancel()
 
 
 @in_office

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pliant.core.data.grid import Changes
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
+from pliant.core.model.copies import change
 from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
@@ -62,15 +63,34 @@ class View:
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
-    """Return the view of one member. Call after every change of `job`, for each member that watches it."""
+    """Return the view of one member."""
+    return view_for(shared_view(job, revision), job, member)
+
+
+def view_for(shared: View, job: Job, member: MemberId) -> View:
+    """Return the view of one member, given what all members of that job see."""
     record = job.members.get(member)
+    if record is None:
+        return shared
+    return change(
+        shared,
+        known=True,
+        draining=record.draining,
+        grace_s=record.grace_s,
+        immediate=record.immediate,
+        spare_why=spare_why(job, member),
+    )
+
+
+def shared_view(job: Job, revision: int) -> View:
+    """Return what all members see, as the view of one that the job does not know."""
     return View(
         revision=revision,
         state=job.state,
         why=job.why,
-        known=record is not None,
-        draining=record is not None and record.draining,
-        grace_s=record.grace_s if record else 0.0,
+        known=False,
+        draining=False,
+        grace_s=0.0,
         worlds=job.worlds,
         current=job.current,
         sealed=job.sealed,
@@ -84,9 +104,7 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         written_parts=written_parts(job),
         checkpoint_wanted=job.checkpoint_wanted_at_step is not None,
         split_storage=job.split_storage,
-        immediate=record is not None and record.immediate,
         save_steps=job.spec.checkpoints.steps,
-        spare_why=spare_why(job, member),
         layout=job.ps.layout if job.ps is not None else None,
         table_history=job.ps.history if job.ps is not None else 0,
         changes=job.terms.grid.changes if job.terms is not None else (),
