@@ -21,15 +21,26 @@ from pliant.core.endpoints import (
 )
 from pliant.core.leases import LEASE_TTL_S
 from pliant.wire.api import Renew, RenewAgent
+from pliant_sim.engine import Deadlines
 from pliant_sim.processes.coordinator import WATCH_S, AgentPoll, Ask, Back, MemberWatch
 
 if TYPE_CHECKING:
     from pliant_sim.simulation import Simulation
 
 REFUSED_S = 0.005
-PAUSE_S = 0.2
+PAUSE_S = 0.5
 
 Given = Ask | AgentPoll | MemberWatch
+
+
+class Limits:
+    """The deadlines of the requests of all processes at one coordinator."""
+
+    def __init__(self, sim: Simulation) -> None:
+        count = len(sim.coordinators)
+        self.renewals = Deadlines(sim, renewal_limit_s(LEASE_TTL_S, count))
+        self.commands = Deadlines(sim, command_limit_s(LEASE_TTL_S, count))
+        self.watches = Deadlines(sim, command_limit_s(LEASE_TTL_S, count) + WATCH_S)
 
 
 @dataclass(slots=True)
@@ -37,8 +48,7 @@ class _Call:
     """One request, until a coordinator answers it or the patience is over."""
 
     given: Given
-    limit_s: float
-    wait_s: float  # that a watch asks for, in addition to the limit
+    deadlines: Deadlines
     until: float
     todo: list[int] = field(default_factory=list)
     endpoint: int = 0
@@ -48,22 +58,23 @@ class _Call:
 class SimulatedClient:
     """The requests of one process, named `sender` in them."""
 
-    def __init__(self, sim: Simulation, sender: str) -> None:
+    def __init__(self, sim: Simulation, sender: str, limits: Limits) -> None:
         self._sim = sim
         self._sender = sender
         self.known: Endpoints = endpoints_of(tuple(each.name for each in sim.coordinators))
-        count = len(self.known.urls)
-        self._renewal_limit_s = renewal_limit_s(LEASE_TTL_S, count)
-        self._command_limit_s = command_limit_s(LEASE_TTL_S, count)
+        self._limits = limits
         self._attempts = 0
         self._calls: dict[int, _Call] = {}  # by the number of the attempt that waits for an answer
 
     def call(self, given: Given, patience_s: float = 0.0) -> None:
         """Send a request to each coordinator in turn, at least once to each that was not silent."""
-        is_renewal = isinstance(given, Ask) and isinstance(given.request, Renew | RenewAgent)
-        limit_s = self._renewal_limit_s if is_renewal else self._command_limit_s
-        wait_s = 0.0 if isinstance(given, Ask) else WATCH_S
-        self._circle(_Call(given, limit_s, wait_s, self._sim.now + patience_s))
+        if not isinstance(given, Ask):
+            deadlines = self._limits.watches
+        elif isinstance(given.request, Renew | RenewAgent):
+            deadlines = self._limits.renewals
+        else:
+            deadlines = self._limits.commands
+        self._circle(_Call(given, deadlines, self._sim.now + patience_s))
 
     def _circle(self, call: _Call) -> None:
         call.todo = list(in_order(self.known, self._sim.now))
@@ -79,13 +90,12 @@ class SimulatedClient:
             sim.after(REFUSED_S, self._failed, self._attempts)
             return
         sim.send(self._sender, coordinator.name, coordinator.receive, call.given._replace(attempt=self._attempts))
-        sim.after(call.limit_s + call.wait_s, self._too_late, self._attempts)
+        call.deadlines.add(self._calls, self._attempts, self._too_late)
 
     def _too_late(self, attempt: int) -> None:
-        call = self._calls.get(attempt)
-        if call is not None:
-            self.known = note_silence(self.known, call.endpoint, silence_s(LEASE_TTL_S), call.asked_at, self._sim.now)
-            self._failed(attempt)
+        call = self._calls[attempt]
+        self.known = note_silence(self.known, call.endpoint, silence_s(LEASE_TTL_S), call.asked_at, self._sim.now)
+        self._failed(attempt)
 
     def _failed(self, attempt: int) -> None:
         call = self._calls.pop(attempt, None)

@@ -14,14 +14,13 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant_sim.checks import StoreChecks
-from pliant_sim.client import SimulatedClient
+from pliant_sim.client import Limits, SimulatedClient
 from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.processes.agent import SimulatedAgent, WorkerProcess
 from pliant_sim.processes.agent_events import Entries
 from pliant_sim.processes.coordinator import (
     PUMP_EVERY_S,
-    AgentPoll,
     Ask,
     Back,
     Given,
@@ -86,6 +85,7 @@ class Simulation(Timeline, ABC):
     def _start(self) -> None:
         """Start the coordinators, create the job and start the agents. Called once the workers' side is ready."""
         self.coordinators = [SimulatedCoordinator(self, f"c{i}") for i in range(self.sizes.coordinators)]
+        self._limits = Limits(self)
         self.user(self.creation())
         for index in range(self.sizes.agents):
             self.after(0.3 + self.chance.uniform(0.0, 2.0), self._keep_up, f"a{index}")
@@ -144,7 +144,7 @@ class Simulation(Timeline, ABC):
     def client_of(self, sender: str) -> SimulatedClient:
         """Return the client of a process; it is made with the first request."""
         if sender not in self._clients:
-            self._clients[sender] = SimulatedClient(self, sender)
+            self._clients[sender] = SimulatedClient(self, sender, self._limits)
         return self._clients[sender]
 
     def ask(self, given: Given, patience_s: float = 0.0) -> None:
@@ -171,9 +171,9 @@ class Simulation(Timeline, ABC):
             self.agents[given.sender].answered(given, answer)
 
     def call_failed(self, given: Given) -> None:
-        """Tell an agent that no coordinator answered its poll. What else matters is sent again anyway."""
-        if isinstance(given, AgentPoll) and given.sender in self.agents:
-            self.agents[given.sender].poll_failed(given)
+        """Tell an agent that no coordinator answered. A user asks again anyway."""
+        if not isinstance(given, MemberWatch) and given.sender in self.agents:
+            self.agents[given.sender].call_failed(given)
 
     def reset_connections(self, coordinator: str) -> None:
         """Let every process that can be reached see that a coordinator's process ended."""

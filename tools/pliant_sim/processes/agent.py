@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from pliant.coordinator.service.inbox import Accepted, Unavailable
+from pliant.coordinator.service.inbox import Accepted
 from pliant.core.hangs import WorkerSample
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.messages import AgentReady, Rejection
@@ -45,7 +45,6 @@ STOP_S = 4.0
 STOPS_S = 0.5
 COMMAND_PATIENCE_S = 5.0  # an unanswered command is dropped after this time
 JOIN_PATIENCE_S = 12.0
-POLL_PATIENCE_S = 27.0
 RETRY_S = 0.7
 NO_REPLY, FROM_WORKER = -1, -2  # numbers of requests: the answer is ignored, or goes to one of the workers
 
@@ -91,9 +90,9 @@ class SimulatedAgent:
         self.revision = 0
         self.processes: dict[MemberId, WorkerProcess] = {}
         self.not_started: set[MemberId] = set()  # workers that were ended before their process ran
-        self._outbox: deque[tuple[int, Request, float]] = deque()
+        self._life = sim.lives  # the number of its queued requests: answers to those of an earlier run are ignored
+        self._outbox: deque[Request] = deque()
         self._inbox: list[Signal] = []  # signals that arrived while the process was stopped
-        self._asked = 0
         self._polled = 0
         self._polled_at = sim.now
         self._began = sim.now
@@ -126,52 +125,40 @@ class SimulatedAgent:
                 self._poll()
                 self._tick()
             return
-        if isinstance(answer, Unavailable):
-            return  # it is sent again
-        if given.number > 0 and self._outbox and self._outbox[0][0] == given.number:
-            self._outbox.popleft()
-            self._send_next()
+        if given.number == self._life:
+            self._sent()
 
     @property
     def _client(self) -> SimulatedClient:
         return self.sim.client_of(self.machine)
 
-    def poll_failed(self, poll: AgentPoll) -> None:
-        """Poll again, since no coordinator answered."""
-        self.sim.after(0.2, self._poll_again, poll.number)
+    def call_failed(self, given: Ask | AgentPoll) -> None:
+        """Poll again, or drop a request that no coordinator answered. What matters of them is sent again anyway."""
+        if isinstance(given, AgentPoll):
+            self.sim.after(0.2, self._poll_again, given.number)
+        elif given.number == self._life and self.up:
+            self.sim.tell(f"{self.machine} could not send {type(given.request).__name__}")
+            self._sent()
 
     def send(self, request: Request) -> None:
         """Queue a request. They are sent one after the other, as the agent's one sending thread does."""
-        self._asked += 1
-        self._outbox.append((self._asked, request, self.sim.now))
+        self._outbox.append(request)
         if len(self._outbox) == 1:
             self._send_next()
 
     def _send_next(self) -> None:
-        if self._outbox:
-            number, request, _ = self._outbox[0]
-            self._outbox[0] = (number, request, self.sim.now)
-            self._try(number)
+        self.sim.ask(Ask(self.machine, self._life, self._outbox[0]), COMMAND_PATIENCE_S)
 
-    def _try(self, number: int) -> None:
-        """Send until it is answered or patience runs out."""
-        if not self.up or not self._outbox or self._outbox[0][0] != number:
-            return
-        _, request, since = self._outbox[0]
-        if self.sim.now - since > COMMAND_PATIENCE_S:
-            self.sim.tell(f"{self.machine} could not send {type(request).__name__}")
-            self._outbox.popleft()
+    def _sent(self) -> None:
+        self._outbox.popleft()
+        if self._outbox:
             self._send_next()
-            return
-        self.sim.ask(Ask(self.machine, number, request))
-        self.sim.after(RETRY_S, self._try, number)
 
     def _poll(self) -> None:
         if self.up:
             self._polled += 1
             self._polled_at = self.sim.now
             self.sim.ask(AgentPoll(self.machine, self._polled, self.state.id, self.revision))
-            self.sim.after(POLL_PATIENCE_S, self._poll_again, self._polled)
 
     def lose_connection(self) -> None:
         """Close its connection. It polls again as soon as it runs and sees that."""
@@ -189,7 +176,7 @@ class SimulatedAgent:
         if isinstance(answer, OrdersReply) and answer.revision >= self.revision:
             self.revision = answer.revision
             self.feed(answer.orders)
-            self.sim.after(0.001, self._poll)
+            self._poll()
             return
         if isinstance(answer, Rejection):
             self.feed(Recheck(refused=True))
@@ -312,7 +299,7 @@ class SimulatedAgent:
     def exit(self, why: str) -> None:
         if self.up:
             # The real agent also goes on sending for a while before it exits.
-            for _, request, _ in self._outbox:
+            for request in self._outbox:
                 self.sim.ask(Ask(self.machine, NO_REPLY, request))
             self.up = False
             self.sim.tell(f"the agent on {self.machine} exited: {why}")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pliant.coordinator.notifications import changes_orders, is_news, savers_of, standing
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.service.steps import CallResult, Steps, StoreCall, make_call
 from pliant.core.job.assignment import desired_workers, permitted_starts, workers_on
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import view_of
+from pliant.core.model.view import View, shared_view, view_for
 from pliant.core.supervisor.signals import OrdersReceived
 from pliant.wire.api import Renew, RenewAgent
-from pliant_sim.requests import Request, queue_request, renew_at_once
+from pliant_sim.requests import Request, queue_request, renew_at_once, sender_of
 from pliant_sim.store import CoordinatorCrash, FlakyStore
 
 if TYPE_CHECKING:
@@ -80,10 +82,14 @@ class SimulatedCoordinator:
         self.wall_ahead_s = 0.0
         self._pump_due = False
         self._unread = False  # a worker's or agent's request lies in the inbox
+        self._led: bool | None = None  # at the end of the last pump; None before the first
         self._shown: tuple[Job, int] | None = None  # the state that polls are answered with, a little late
         self._answer_due = False
         self._polls: dict[str, AgentPoll] = {}
         self._watches: dict[str, MemberWatch] = {}
+        self._moved: tuple[Job, int] | None = None  # the newest state with more than progress, which watches were shown
+        self._view: View | None = None  # of it
+        self._waiting: deque[tuple[float, AgentPoll | MemberWatch]] = deque()  # with the time at which it is answered
         self.slow = False  # each write takes seconds, in which it does nothing else
         self.slow_store = False  # its calls take time, and anything may happen meanwhile
         self._steps: Steps[Pumped] | None = None  # the pump that waits for a slow store
@@ -99,9 +105,11 @@ class SimulatedCoordinator:
         self.up = True
         self.lost = False
         self._unread = False
-        self._shown = None
+        self._led = None
+        self._shown = self._moved = self._view = None
         self._polls.clear()
         self._watches.clear()
+        self._waiting.clear()
         self._steps = None
         self.store.armed.clear()
         self.service = Service(self.store, f"{self.name}.{self.lives}", self._wall)
@@ -139,6 +147,7 @@ class SimulatedCoordinator:
     def _pump_regularly(self, life: int) -> None:
         if self.up and life == self.lives:
             self.sim.after(PUMP_EVERY_S, self._pump_regularly, life)
+            self._answer_old()
             self._pump()
 
     # -------------------------------------------------------------------------------------------- requests
@@ -153,11 +162,22 @@ class SimulatedCoordinator:
                 self.sim.last_contact[self.name] = self.sim.now
                 self._reply(given, reply.answer, reply.revision)
                 return
+            if self._led is False and not self.service.leads:
+                self._refuse(given, request)
+                return
         self._unread = self._unread or given.sender != "user"
         queue_request(self.service, self.sim.job, request, given)
         if not self._pump_due:
             self._pump_due = True
             self.sim.after(self.sim.chance.uniform(0.001, 0.02), self._pump_once)
+
+    def _refuse(self, given: Given, request: Request) -> None:
+        """Answer without a pump, as the server of a standby does."""
+        if given.sender != "user":
+            self.sim.last_contact[self.name] = self.sim.now
+        if isinstance(request, Renew | RenewAgent):
+            self.service.note_renewal(self.sim.job, sender_of(request), self.now)
+        self._reply(given, Unavailable(self.service.why), 0)
 
     def _pump_once(self) -> None:
         self._pump_due = False
@@ -226,14 +246,15 @@ class SimulatedCoordinator:
 
     def _act(self, pumped: Pumped) -> None:
         """Send the answers of a pump."""
+        self._led = self.service.leads
         for bug in pumped.bugs:
             self.sim.store_checks.complain(f"invariant: {bug}")
         for reply in pumped.all_replies:
             assert isinstance(reply.ticket, Ask | AgentPoll | MemberWatch)
             self._reply(reply.ticket, reply.answer, reply.revision)
-        if pumped.moved or not self.service.leads:
-            self._answer_watches()
-        if (pumped.moved or pumped.took_over) and not self._answer_due:
+        if pumped.moved or pumped.took_over or not self.service.leads:
+            self._answer_watches({member for _, events in pumped.decided for member in savers_of(events)})
+        if (pumped.moved or pumped.took_over) and not self._answer_due and self._has_orders():
             self._answer_due = True
             self.sim.after(self.sim.chance.choice([0.0, 0.0, 0.05, 0.3]), self._answer_polls)
 
@@ -250,22 +271,36 @@ class SimulatedCoordinator:
 
     def _accept_watch(self, watch: MemberWatch) -> None:
         """Answer at once if there is news, else when there is or after `WATCH_S`. It ends an earlier watch."""
-        known = self.service.job(self.sim.job)
         if (former := self._watches.get(watch.sender)) is not None:
             self._answer_watch(former)
         self._watches[watch.sender] = watch
-        if known is not None and known[1] > watch.after:
+        if self._moved is None or self._moved[1] > watch.after:
             self._answer_watch(watch)
         else:
-            self.sim.after(WATCH_S, self._watch_timed_out, watch, self.lives)
+            self._waiting.append((self.sim.now + WATCH_S, watch))
 
-    def _watch_timed_out(self, watch: MemberWatch, life: int) -> None:
-        if self.up and not self.paused and life == self.lives and self._watches.get(watch.sender) == watch:
-            self._answer_watch(watch)
+    def _answer_old(self) -> None:
+        """Answer watches and polls that have waited for their time, without news."""
+        while self._waiting and self._waiting[0][0] <= self.sim.now and not self.paused:
+            _, given = self._waiting.popleft()
+            if isinstance(given, MemberWatch):
+                if self._watches.get(given.sender) is given:
+                    self._answer_watch(given)
+            elif self._polls.get(given.sender) is given:
+                del self._polls[given.sender]
+                self._answer(given)
 
-    def _answer_watches(self) -> None:
+    def _answer_watches(self, savers: set[MemberId]) -> None:
+        """Answer the watches that a change concerns, as `pliant.coordinator.notifications` does."""
+        known, before, past = self.service.job(self.sim.job), self._moved, self._view
+        self._moved = known
+        self._view = shared_view(*known) if known is not None else None
+        concerns_all = past is None or self._view is None or is_news(past, self._view)
         for watch in list(self._watches.values()):
-            self._answer_watch(watch)
+            member = MemberId(watch.sender)
+            concerns = concerns_all or member in savers
+            if concerns or not before or not known or standing(before[0], member) != standing(known[0], member):
+                self._answer_watch(watch)
 
     def _answer_watch(self, watch: MemberWatch) -> None:
         del self._watches[watch.sender]
@@ -274,7 +309,10 @@ class SimulatedCoordinator:
             self.sim.reply(self.name, watch, Unavailable("this coordinator does not decide"), 0)
             return
         job, revision = known
-        self.sim.reply(self.name, watch, Accepted(revision, view_of(job, revision, MemberId(watch.sender))), revision)
+        if self._view is None or self._view.revision != revision:
+            self._view = shared_view(job, revision)
+        view = view_for(self._view, job, MemberId(watch.sender))
+        self.sim.reply(self.name, watch, Accepted(revision, view), revision)
 
     # ------------------------------------------------------------------------------------- orders of agents
 
@@ -286,12 +324,7 @@ class SimulatedCoordinator:
             self._answer(poll)
             return
         self._polls[poll.sender] = poll
-        self.sim.after(WATCH_S, self._poll_timed_out, poll, self.lives)
-
-    def _poll_timed_out(self, poll: AgentPoll, life: int) -> None:
-        if self.up and life == self.lives and self._polls.get(poll.sender) == poll:
-            del self._polls[poll.sender]
-            self._answer(poll)
+        self._waiting.append((self.sim.now + WATCH_S, poll))
 
     def connection_closed(self, machine: str, agent: AgentId) -> None:
         """Suspect the agent if it was polling on that connection."""
@@ -303,6 +336,11 @@ class SimulatedCoordinator:
         if self.up:
             self.sim.suspected.add(sender.id)
             self.service.suspect(self.sim.job, sender, self.now)
+
+    def _has_orders(self) -> bool:
+        """Return whether agents may have other orders than those that they were shown."""
+        known = self.service.job(self.sim.job)
+        return known is None or self._shown is None or changes_orders(self._shown[0], known[0])
 
     def _answer_polls(self) -> None:
         if self.up and self.paused:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 REMEMBERED = 12  # reduced gradients kept: the last for laggards, more for a joiner's replay
 STALL_S = 20.0
+WATCH_PAUSE_S = 0.5  # after a watch that no coordinator answered
 SAVE_S = 0.6  # a save takes so long at most
 
 
@@ -165,10 +166,13 @@ class LiveWorker:
         """Take the view that a watch returned, if any, and watch again; an earlier watch than the newest is void."""
         if not self.up or watch.number != self._watches:
             return
-        if view is not None and (view.known or self.joined):
+        if view is None:
+            self.sim.after(WATCH_PAUSE_S, self._watch_next, watch.number)
+            return
+        if view.known or self.joined:
             self.joined = True
             self.feed(s.ViewReceived(view))
-        self.sim.after(0.001 if view is not None else 0.1, self._watch_next, watch.number)
+        self._watch_next(watch.number)
 
     def _watch_next(self, number: int) -> None:
         if number == self._watches:

@@ -336,13 +336,16 @@ class TaskWorker:
     def _watch_ended(self, watch: MemberWatch, view: View | None) -> None:
         if watch.number != self._watches:
             return
-        if view is not None and view.revision >= self._revision:
+        if view is None:
+            self.sim.after(0.1, self._watch_next, watch.number)
+            return
+        if view.revision >= self._revision:
             self._revision = view.revision
             self.state.follow_job(view.state, draining=view.draining)
             if self.pairs is not None and view.model_peers is not None:
                 self.pairs.follow(view.model_peers)
             self.changed()
-        self.sim.after(0.001 if view is not None else 0.1, self._watch_next, watch.number)
+        self._watch_next(watch.number)
 
     def _watch_next(self, number: int) -> None:
         if number == self._watches:
