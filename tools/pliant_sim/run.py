@@ -11,7 +11,15 @@ from hashlib import sha256
 
 from pliant.core.data.grid import Changes
 from pliant_sim.fault_kinds import AnyFaultKind
-from pliant_sim.faults.schedule import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
+from pliant_sim.faults.schedule import (
+    MOVES_UNTIL_S,
+    ScheduledFault,
+    heal,
+    launch_schedule,
+    live_schedule,
+    strike_launch,
+    strike_live,
+)
 from pliant_sim.launch import world as launch_world
 from pliant_sim.live import world as live_world
 from pliant_sim.servers import world as server_world
@@ -118,11 +126,12 @@ def run_seed(
         coordinator.slow_store = slow_store
     for fault in live_schedule(seed, FAULTS_UNTIL_S) if faults is None else faults:
         sim.after(fault.at_s, strike_live, sim, fault)
-    sim.run(FAULTS_UNTIL_S, sim.ended)
+    until_s = MOVES_UNTIL_S if sim.setting.moves else FAULTS_UNTIL_S
+    sim.run(until_s, sim.ended)
     if not sim.checks.complaints:
         heal(sim)
         if sim.setting.moves:
-            sim.run(FAULTS_UNTIL_S + PLACED_S, sim.ended)
+            sim.run(until_s + PLACED_S, sim.ended)
             sim.checks.are_placed()
         sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
     if not sim.checks.complaints:

@@ -10,6 +10,7 @@ from pliant_sim.faults.act import Act
 from pliant_sim.faults.processes import kill_with_workers, running_agents
 from pliant_sim.launch.world import LaunchSimulation
 from pliant_sim.live.world import LiveSimulation
+from pliant_sim.processes.coordinator import SimulatedCoordinator
 from pliant_sim.simulation import USER, NetworkConditions, Simulation
 
 
@@ -123,8 +124,14 @@ def cut_store(sim: LiveSimulation, draw: Random) -> bool:
 def slow_store(sim: LiveSimulation, draw: Random) -> bool:
     coordinator = draw.choice(sim.coordinators)
     coordinator.slow = True
-    sim.after(draw.uniform(2.0, 8.0), setattr, coordinator, "slow", False)
+    sim.after(draw.uniform(2.0, 8.0), _end_slow_store, sim, coordinator)
     return True
+
+
+def _end_slow_store(sim: LiveSimulation, coordinator: SimulatedCoordinator) -> None:
+    if sim.checks.is_slow():
+        sim.struck_at = sim.now  # it struck until now
+    coordinator.slow = False
 
 
 def arm_store(kind: FaultKind) -> Act[Simulation]:

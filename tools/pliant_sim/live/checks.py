@@ -356,13 +356,17 @@ class LiveChecks(StoreChecks):
         well = [each for each in self.sim.coordinators if each.up and not each.paused and not each.store.cut]
         return len(well) >= 2
 
+    def is_slow(self) -> bool:
+        """Return whether the only coordinator that is well has a slow store: then views may be late."""
+        return any(each.slow for each in self.sim.coordinators) and not self.can_take_over()
+
     def _views_are_due(self, revision: int) -> None:
         """Let every member have the view of a change soon, unless another fault comes before."""
         self.sim.after(VIEW_S, self._must_have_view, revision, self.sim.now)
 
     def _must_have_view(self, revision: int, since: float) -> None:
         job = self.job
-        if job is None or job.state.ended or self.sim.struck_at > since - LEASE_TTL_S / 4:
+        if job is None or job.state.ended or self.sim.struck_at > since - LEASE_TTL_S / 4 or self.is_slow():
             return
         for worker in self.sim.running_workers():
             view = worker.machine.view

@@ -262,7 +262,8 @@ class LiveWorker:
             self.kept, self.kept_base = [], self.model.lineage
         slots = action.slots
         cut = sim.chance.randint(1, len(slots)) if sim.chance.random() < 0.2 else len(slots)
-        sim.after(sim.chance.uniform(0.5, 1.5), self._computed, action.step, slots[:cut], slots[cut:])
+        duration_s = sim.chance.uniform(0.5, 1.5) * sim.setting.pace
+        sim.after(duration_s, self._computed, action.step, slots[:cut], slots[cut:])
 
     def _ends_loop(self) -> bool:
         """Return whether the script ends its loop here: on every member, or on one that finishes the job for all."""
