@@ -21,7 +21,7 @@ from pliant_sim.describe import narrate
 from pliant_sim.live.checks import LiveChecks
 from pliant_sim.live.toy_model import Content
 from pliant_sim.processes.agent import SimulatedAgent
-from pliant_sim.processes.coordinator import Ask, Back, Given, MemberWatch
+from pliant_sim.processes.coordinator import Ask, Back, Given, MemberWatch, ViewReply
 from pliant_sim.processes.worker import LiveWorker
 from pliant_sim.requests import Request
 from pliant_sim.simulation import Setting, Simulation
@@ -196,11 +196,11 @@ class LiveSimulation(Simulation):
         if isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN) and worker.up:
             worker.refused(revision)
         if isinstance(given, MemberWatch):
-            worker.watch_ended(given, answer.view if isinstance(answer, Accepted) else None)
+            worker.watch_ended(given, answer.view if isinstance(answer, ViewReply) else None)
             return
-        if isinstance(answer, Accepted) and answer.view is not None:
+        if isinstance(answer, Accepted) and answer.durable is not None:
             # Commands and renewals are answered with the durable lineage; views come by the watch alone.
-            worker.feed(Durable(answer.revision, answer.view.durable))
+            worker.feed(Durable(answer.revision, answer.durable))
         if isinstance(given, Ask):
             worker.answered(given)
 

@@ -64,8 +64,16 @@ class OrdersReply:
     orders: OrdersReceived
 
 
+@dataclass(frozen=True, slots=True)
+class ViewReply:
+    """The answer to a watch."""
+
+    revision: int
+    view: View
+
+
 Given = Ask | AgentPoll | MemberWatch
-Back = Answer | OrdersReply
+Back = Answer | OrdersReply | ViewReply
 
 
 class SimulatedCoordinator:
@@ -312,7 +320,7 @@ class SimulatedCoordinator:
         if self._view is None or self._view.revision != revision:
             self._view = shared_view(job, revision)
         view = view_for(self._view, job, MemberId(watch.sender))
-        self.sim.reply(self.name, watch, Accepted(revision, view), revision)
+        self.sim.reply(self.name, watch, ViewReply(revision, view), revision)
 
     # ------------------------------------------------------------------------------------- orders of agents
 

@@ -62,8 +62,8 @@ class LaunchedWorker:
                 self.sim.after(RETRY_S, self._ask, request)
         elif isinstance(answer, Rejection) and answer.code is Code.GONE:
             self.end(75)
-        elif isinstance(answer, Accepted) and answer.view is not None and answer.view.state.ended:
-            self.end(0)
+        elif isinstance(answer, Accepted) and (job := self.sim.checks.job) is not None and job.state.ended:
+            self.end(0)  # its watch would show that
 
     def terminate(self, grace_s: float) -> None:
         if self.on_sigterm != "ignores" and self.up:

@@ -20,7 +20,7 @@ from pliant.tasks.link import GOODBYE_S, PATIENCE_S
 from pliant.tasks.run import TaskRun
 from pliant.train.coordinator_link import JOIN_PATIENCE_S
 from pliant.wire.api import Renew
-from pliant_sim.processes.coordinator import Ask, Back, MemberWatch
+from pliant_sim.processes.coordinator import Ask, Back, MemberWatch, ViewReply
 from pliant_sim.requests import Request
 from pliant_sim.tasks.pairs import SimulatedPairs
 
@@ -297,7 +297,7 @@ class TaskWorker:
         if self.paused:
             self._backlog.append((given, answer))
         elif isinstance(given, MemberWatch):
-            self._watch_ended(given, answer.view if isinstance(answer, Accepted) else None)
+            self._watch_ended(given, answer.view if isinstance(answer, ViewReply) else None)
         elif isinstance(given.request, JoinTasks):
             self._join_answered(answer)
         elif isinstance(given.request, Leave):

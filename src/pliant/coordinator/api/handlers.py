@@ -470,8 +470,9 @@ def _not_leading(why: str) -> ApiError:
 
 def _encode_done(reply: Reply | RenewalReply | DeletionReply) -> bytes:
     _require_accepted(reply)
-    view, shards = (reply.answer.view, reply.answer.shards) if isinstance(reply.answer, Accepted) else (None, None)
-    return encode_reply(api.Done(reply.revision, view.durable if view is not None else None, shards))
+    answer = reply.answer
+    durable, shards = (answer.durable, answer.shards) if isinstance(answer, Accepted) else (None, None)
+    return encode_reply(api.Done(reply.revision, durable, shards))
 
 
 def _require_accepted(reply: Reply | RenewalReply | DeletionReply) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pliant.core import messages as m
+from pliant.core.data.ledger import Lineage
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.messages.commands import SCHEDULED
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import View
 from pliant.core.ps.messages import JoinServers, ReportCopied
 from pliant.core.tasks.messages import (
     AdvanceShard,
@@ -34,10 +34,10 @@ class Sender(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The command is durable, or there was nothing to do. `view` is the new view of the member that sent it."""
+    """The command is durable, or there was nothing to do. `durable` is the newest durable step, for its member."""
 
     revision: int
-    view: View | None
+    durable: Lineage | None
     shards: tuple[HeldShard, ...] | None = None  # all that the sender holds, if it is a member of a task queue
 
 
@@ -153,7 +153,7 @@ class Pumped:
 
 
 def sender_of(command: Command) -> MemberId | None:
-    """Return the member that sent the command, or None. The answer to that member has its view."""
+    """Return the member that sent the command, or None. The answer to that member has the durable step."""
     match command:
         case m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
             return member

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pliant.coordinator.service.inbox import Accepted, Sender
 from pliant.core.job.evolve import evolve
 from pliant.core.model.job import Job
-from pliant.core.model.names import MemberId
-from pliant.core.model.view import view_of
 from pliant.errors import BadInput
 from pliant.stores.base import Store, Stored
 from pliant.wire.api import EVENTS
@@ -114,7 +112,7 @@ def stored_job(stored: Stored) -> Job:
 
 
 def accept_renewal(known: LoadedJob, sender: Sender, revision: int) -> Accepted:
-    """Accept a renewal, with the view of a member that has an older one."""
+    """Accept a renewal, with the durable step for a member that has an older view."""
     if known.job is None or sender.kind != "member" or revision >= known.revision:
         return Accepted(known.revision, None)
-    return Accepted(known.revision, view_of(known.job, known.revision, MemberId(sender.id)))
+    return Accepted(known.revision, known.job.durable)

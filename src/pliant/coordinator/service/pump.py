@@ -38,7 +38,6 @@ from pliant.core.job.retention import refuse_deletion
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job
-from pliant.core.model.view import view_of
 from pliant.errors import HoldLost, PliantError, StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.base import Conflict, Hold, Outcome, Store, Write, Written
 
@@ -374,9 +373,9 @@ class Service:
                 member = sender_of(command)
                 if member is not None and not isinstance(command, m.Drain):  # people send Drain too
                     self._liveness.renew_by_command(draft.name, member, now)
-                shown = view_of(known.job, known.revision, member) if known.job and member else None
+                durable = known.job.durable if known.job and member else None
                 shards = known.job.tasks.held_by(member) if known.job and known.job.tasks and member else None
-                answer = Accepted(known.revision, shown, shards)
+                answer = Accepted(known.revision, durable, shards)
             replies.append(Reply(ticket, draft.name, command, answer, known.revision))
 
     def _send_back(self, name: str, submitted: list[Submitted], why: str, replies: list[Reply]) -> None:

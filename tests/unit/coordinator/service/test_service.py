@@ -17,7 +17,6 @@ from pliant.core.job.evolve import evolve
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target, Terms
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import view_of
 from pliant.errors import StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
@@ -61,10 +60,7 @@ def test_a_job_is_created_and_durable_when_the_answer_comes() -> None:
 def test_a_member_that_asks_is_told_how_things_stand() -> None:
     one = desk()
     answer = one.tell(0.0, CREATE, join(A))
-    assert answer == Accepted(4, view_of(one.job(), 4, A))
-    assert answer.view is not None
-    assert answer.view.known
-    assert [world.members for world in answer.view.worlds] == [(A,)]
+    assert answer == Accepted(4, GENESIS)
 
 
 def test_those_who_asked_in_one_pump_all_see_its_end() -> None:
@@ -73,8 +69,8 @@ def test_those_who_asked_in_one_pump_all_see_its_end() -> None:
     revision = one.revision()
     assert answers == [
         Accepted(revision, None),
-        Accepted(revision, view_of(one.job(), revision, A)),
-        Accepted(revision, view_of(one.job(), revision, B)),
+        Accepted(revision, GENESIS),
+        Accepted(revision, GENESIS),
     ]
 
 
@@ -118,21 +114,21 @@ OTHERS: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", SPEAKERS, ids=lambda request: type(request).__name__)
-def test_members_get_a_view_with_the_answer(request_: Request) -> None:
+def test_members_get_the_durable_step_with_the_answer(request_: Request) -> None:
     one = at_work(desk())
     answer = one.tell(0.0, request_)
-    assert answer.view == view_of(one.job(), one.revision(), A)
+    assert answer == Accepted(one.revision(), one.job().durable)
 
 
 @pytest.mark.parametrize("request_", OTHERS, ids=lambda request: type(request).__name__)
 def test_others_get_none(request_: Request) -> None:
-    assert at_work(desk()).tell(0.0, request_).view is None
+    assert at_work(desk()).tell(0.0, request_).durable is None
 
 
 def test_a_member_that_renews_is_told_only_what_it_does_not_know() -> None:
     one = at_work(desk())
     revision = one.revision()
-    assert one.tell(0.0, Renew(A, revision - 1)).view == view_of(one.job(), revision, A)
+    assert one.tell(0.0, Renew(A, revision - 1)) == Accepted(revision, one.job().durable)
     assert one.tell(0.0, Renew(A, revision)) == Accepted(revision, None)
 
 
@@ -331,8 +327,7 @@ def test_a_lost_race_is_decided_again_on_what_is_there_now() -> None:
     one.store.before_write = [lambda: write_beside(one.store, join(MemberId("r")))]
     answer = one.tell(1.0, join(C))
     assert list(one.job().members) == [A, B, "r", C]
-    assert answer.view is not None
-    assert answer.view.revision == one.revision() == rival_revision(one)
+    assert answer.revision == one.revision() == rival_revision(one)
     assert stored(one.store) == one.job()
 
 
