@@ -655,8 +655,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/machine.py",
-                "    if m.view is not None and signal.view.revision <= m.view.revision:\n        return\n",
-                "",
+                "            return m.view is not None and view.revision <= m.view.revision\n",
+                "            return False\n",
             ),
         ),
     ),

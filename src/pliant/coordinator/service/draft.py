@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pliant.coordinator.service.loaded_jobs import LoadedJob
 from pliant.core import messages as m
-from pliant.core.job.decide import changes_membership, decide, settle_all
+from pliant.core.job.decide import changes_membership, decide, has_consequences, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations
 from pliant.core.messages import Command, Event, Rejection
@@ -83,7 +83,7 @@ def draft_decisions(
             job = evolve(job, event)
         events += decision
     bug = ""
-    if job is not None and events and changes_membership(events):
+    if job is not None and has_consequences(events):
         job, more = settle_all(job, wall)
         events += more
     if any(not isinstance(event, m.StepsCommitted) for event in events):

@@ -135,6 +135,11 @@ def changes_membership(events: tuple[Event, ...]) -> bool:
     return any(not isinstance(event, m.StepsCommitted | ShardProgress) for event in events)
 
 
+def has_consequences(events: tuple[Event, ...]) -> bool:
+    """Return whether anything may follow from the events: nothing does from progress or a part of a checkpoint."""
+    return any(not isinstance(event, m.StepsCommitted | ShardProgress | m.PartWritten) for event in events)
+
+
 # ------------------------------------------------------------------------------------ users and their jobs
 
 

@@ -44,6 +44,10 @@ def evolve(job: Job | None, event: Event) -> Job:
     match event:
         case m.StepsCommitted():
             return _with_steps(_with_batches(job, event.lines), event.lines[-1].lineage)
+        case m.StateChanged():
+            return _in_state(job, event)
+        case m.CheckpointPublished() | m.PartWritten() | m.CheckpointFailed() | m.CheckpointUnreadable():
+            return _with_checkpoints(job, event)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
         case m.PriceChanged():
@@ -81,16 +85,12 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, accusations=_accused(job, event))
         case m.HoldersChanged():
             return change(job, holders=event.holders)
-        case m.CheckpointPublished() | m.PartWritten() | m.CheckpointFailed() | m.CheckpointUnreadable():
-            return _with_checkpoints(job, event)
         case m.CheckpointRequested():
             return change(job, checkpoint_wanted_at_step=event.step)
         case m.SlotRaised():
             return change(job, failing_slots=(*job.failing_slots, event.failing_slots)[-FAILING_SLOTS_KEPT:])
         case m.WorkerFailed():
             return change(job, failures=(*counted_failures(job, event.at), WorkerFailure(event.at, job.furthest_step)))
-        case m.StateChanged():
-            return _in_state(job, event)
         case _ if isinstance(event, TaskEvent | ServerEvent):
             return _with_task_event(job, event) if isinstance(event, TaskEvent) else _with_server_event(job, event)
         case _:

@@ -71,10 +71,11 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return (barred,)
     if job.state is JobState.STOPPING:
         return _next_of_stopping(job, now)
-    if surplus := assign(job, members_left_out(job.worlds)).surplus:
+    assigned = assign(job, members_left_out(job.worlds))
+    if assigned.surplus:
         why = "has more workers than are wanted there"
-        return tuple(MemberDraining(now, m.id, SURPLUS_GRACE_S, f"{m.agent} {why}") for m in surplus)
-    verdict = next_world(job)
+        return tuple(MemberDraining(now, m.id, SURPLUS_GRACE_S, f"{m.agent} {why}") for m in assigned.surplus)
+    verdict = _next_world(job, assigned.training)
     match verdict:
         case World():
             return (WorldFormed(now, verdict),)
@@ -107,6 +108,11 @@ def _next_of_stopping(job: Job, now: float) -> tuple[Event, ...]:
 
 def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
     """Return the world that is due, or the reason why none is."""
+    return _next_world(job, assign(job, members_left_out(job.worlds)).training)
+
+
+def _next_world(job: Job, chosen: list[Member]) -> World | NoWorldYet | KeepWorlds:
+    """Return the world that is due. `chosen` are the members that should train, of those that a world may take."""
     if job.terms is None:
         return NoWorldYet("no member has joined yet")
     survivors = _survivors(job)
@@ -117,24 +123,23 @@ def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
         return _recovery(job, survivors, job.broken)
     current = job.world(job.current)
     if current is not None and current.hold:
-        return _end_of_hold(job, survivors)
+        return _end_of_hold(job, survivors, chosen)
     if newest.kind is not WorldKind.PLANNED and newest.number != job.current:
         return NoWorldYet(newest.why) if newest.hold else KeepWorlds(newest.why)  # its members are entering it
-    return _planned(job, newest, survivors)
+    return _planned(job, newest, survivors, chosen)
 
 
 # ------------------------------------------------------------------------------------------ kinds of world
 
 
-def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorldYet | KeepWorlds:
+def _planned(job: Job, newest: World, survivors: list[Member], chosen: list[Member]) -> World | NoWorldYet | KeepWorlds:
     """A changed membership, entered by the switch while the current world goes on (rules 5, 8, 16)."""
-    out = members_left_out(job.worlds)
-    chosen = assign(job, out).training
     if not chosen:
         return KeepWorlds("every member is leaving, and no other member can take over the state")
     bridge: list[Member] = []
     if not any(member.id in job.holders for member in chosen):
         # No member that stays is known to hold the state: form a world of old and new members first (rule 16).
+        out = members_left_out(job.worlds)
         bridge = [m for m in survivors if m.id not in out and m.id in job.holders]
         if not bridge:
             return KeepWorlds("waiting for a report of the members that hold the state")
@@ -193,9 +198,8 @@ def _describe_loss(job: Job, base: int) -> str:
     return describe_recomputed(lost) if lost > 0 else "nothing is lost"
 
 
-def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:
+def _end_of_hold(job: Job, survivors: list[Member], chosen: list[Member]) -> World | NoWorldYet:
     """A recovery ends a world that holds, since without steps there are no control words to switch by."""
-    chosen = assign(job, members_left_out(job.worlds)).training
     if len(chosen) < job.spec.size_min:
         return NoWorldYet(_too_few(job, len(chosen)))
     present = {member.id for member in survivors}

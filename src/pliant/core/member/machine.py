@@ -49,7 +49,7 @@ _REPORTING = frozenset(
 
 def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, ...]]:
     """Return the machine after a signal, and the actions to perform. A signal that arrives too late changes nothing."""
-    if machine.phase is Phase.GONE:
+    if machine.phase is Phase.GONE or _is_known(machine, signal):
         return machine, ()
     m, out = machine.copy(), Out()
     match signal:
@@ -110,6 +110,17 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
     return m, tuple(out)
 
 
+def _is_known(m: Machine, signal: s.Signal) -> bool:
+    """Return whether the coordinator told nothing new: most renewals find the same durable step."""
+    match signal:
+        case s.ViewReceived(view):
+            return m.view is not None and view.revision <= m.view.revision
+        case s.Durable(revision, lineage):
+            return m.view is None or revision < m.view.revision or lineage == m.view.durable
+        case _:
+            return False
+
+
 def _on_returned(m: Machine, out: Out, signal: s.Returned) -> None:
     """Handle a completed collective: the world works, and its words decide the next action."""
     if not m.in_flight or signal.generation != m.generation:
@@ -157,8 +168,6 @@ def _on_failed(m: Machine, out: Out, signal: s.Failed) -> None:
 
 
 def _on_view(m: Machine, out: Out, signal: s.ViewReceived) -> None:
-    if m.view is not None and signal.view.revision <= m.view.revision:
-        return
     m.view = signal.view
     _drop_lines(m, signal.view.durable)
     checkpoint.apply_view(m, out, signal.view)
@@ -169,8 +178,7 @@ def _on_view(m: Machine, out: Out, signal: s.ViewReceived) -> None:
 
 def _on_durable(m: Machine, out: Out, signal: s.Durable) -> None:
     """Drop reported lines. Progress wakes no watch, so no view arrives while nothing else changes."""
-    if m.view is None or signal.revision < m.view.revision:
-        return
+    assert m.view is not None
     m.view = change(m.view, durable=signal.lineage)
     behind = len(m.committed_lines) > LINES_MAX
     if _drop_lines(m, signal.lineage) and behind and m.phase in _REPORTING and m.entered and is_reporter(m):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.decide import changes_membership
+from pliant.core.job.decide import changes_membership, has_consequences
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model.job import Job, JobSpec, JobState, Target
 from pliant.core.model.names import MemberId
@@ -339,6 +339,10 @@ def test_progress_alone_moves_no_membership() -> None:
     for other in others:
         assert changes_membership((other,))
         assert changes_membership((committed, other, committed))
+        assert has_consequences((committed, other))
+    part = m.PartWritten(NOW, 1, A, checkpoint(job.durable), 0, 2)
+    assert changes_membership((part,))
+    assert not has_consequences((committed, part))
 
 
 def test_a_checkpoint_with_a_name_that_fits_nowhere_is_refused() -> None:
