@@ -15,7 +15,6 @@ from pliant.core.messages import Event, StateChanged
 from pliant.core.model.job import Job
 from pliant.core.supervisor import signals as v
 from pliant.stores.base import Write
-from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 from pliant_sim.requests import decode_event
 
@@ -84,12 +83,12 @@ class StoreChecks:
 
     def agent_decided(self, agent: SimulatedAgent, actions: tuple[v.Action, ...]) -> None:
         """Check an agent's actions on a signal."""
-        up = set(agent.running)
-        if not up <= agent.state.workers:
-            self.complain(f"{agent.machine} has forgotten {sorted(up - agent.state.workers)}")
+        known = agent.state.workers
+        if forgotten := [member for member, process in agent.processes.items() if process.up and member not in known]:
+            self.complain(f"{agent.machine} has forgotten {sorted(forgotten)}")
         order = agent.state.order
         for action in actions:
-            if isinstance(action, v.Offer) and up:
+            if isinstance(action, v.Offer) and (up := agent.running):
                 self.complain(f"{agent.machine} offers ports while {sorted(up)} run")
             stopped = isinstance(action, v.Terminate) and order is not None and order.live
             if stopped and not agent.state.leaving and not agent.state.ended:
@@ -100,12 +99,12 @@ class StoreChecks:
         stored = self._sim.store.read(self._sim.job)
         replayed: Job | None = None
         for entry in self._sim.store.events(self._sim.job, 0, 1_000_000):
-            replayed = evolve(replayed, EVENTS.decode(entry.data))
+            replayed = evolve(replayed, decode_event(entry.data))
         if stored is None or replayed is None:
             self.complain("P5: there is no log to replay")
             return
         resumed = decode_state(stored.record, Job)
         for data in stored.tail:
-            resumed = evolve(resumed, EVENTS.decode(data))
+            resumed = evolve(resumed, decode_event(data))
         if encode_state(replayed) != encode_state(resumed):
             self.complain("P5: the log and the record give two different states")

@@ -131,9 +131,9 @@ class Simulation(Timeline, ABC):
 
     def send(self, source: str, target: str, act: Callable[..., None], *args: object) -> None:
         """Deliver a message by calling `act`, unless the network loses it."""
-        if self._loses(source, target):
-            return
         network, chance = self.network, self.chance
+        if (self.cut_machines or network.loss) and self._loses(source, target):
+            return
         delay = chance.uniform(0.001, 0.01) + network.delay_s
         if network.jitter_s:
             delay += chance.uniform(0.0, network.jitter_s)

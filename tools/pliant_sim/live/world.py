@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Accepted
 from pliant.core.data.grid import Changes, Grid
+from pliant.core.data.ledger import expected_slot_digest
 from pliant.core.data.sample_order import Order
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member.control_words import Words
@@ -73,6 +74,7 @@ class LiveSetting(Setting):
         return grid
 
 
+ORDERS = 8  # of samples: few, so that the digests of their slots are computed once
 CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
 SCRIPT_ENDS = (-11, 0, 1, -9)
 SLOW = 3.5  # so that a job of a few steps outlasts the faults
@@ -132,8 +134,10 @@ class LiveSimulation(Simulation):
         self.attempt_due = False  # a user cancelled the job, or it has finished, and the user creates it again
         self.was_finished = False
         self.renewed_at: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
-        self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
-        self.order = Order(setting.seed, setting.grid.samples)
+        order_seed = setting.seed % ORDERS
+        self.terms = Terms(setting.grid, order_seed, setting.checkpoint_every, verify=setting.verify)
+        self.order = Order(order_seed, setting.grid.samples)
+        self._slots_read: dict[tuple[Changes, int, int], tuple[int, int]] = {}
         self.directory = CheckpointDirectory()
         self.fabric = Fabric(self)
         self.workers: dict[MemberId, LiveWorker] = {}
@@ -281,6 +285,14 @@ class LiveSimulation(Simulation):
     def samples(self, step: int, slot: int) -> tuple[int, ...]:
         grid = self.grid
         return self.order.take(grid.cursor(step).epoch, grid.slot(step, slot))
+
+    def slot_read(self, grid: Grid, step: int, slot: int) -> tuple[int, int]:
+        """Return the number of samples that a member reads for a slot, and their digest."""
+        known = self._slots_read.get((grid.changes, step, slot))
+        if known is None:
+            known = len(grid.slot(step, slot)), expected_slot_digest(grid, self.order, step, slot)
+            self._slots_read[grid.changes, step, slot] = known
+        return known
 
     # ------------------------------------------------------------------------------------- for the checks
 

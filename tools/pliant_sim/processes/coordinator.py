@@ -163,7 +163,7 @@ class SimulatedCoordinator:
     def receive(self, given: Given) -> None:
         if not self.up:
             return
-        request = _request_of(given)
+        request = given.request if isinstance(given, Ask) else _renewal_by(given)
         if not self.paused:
             reply = renew_at_once(self.service, self.sim.job, request, self.now)
             if reply is not None:
@@ -370,15 +370,11 @@ class SimulatedCoordinator:
         self.sim.reply(self.name, poll, OrdersReply(revision, orders_for(job, poll.agent, revision)), revision)
 
 
-def _request_of(given: Given) -> Request:
-    """Return the request; a watch is a sign of life."""
-    match given:
-        case Ask(request=request):
-            return request
-        case AgentPoll(agent=agent, after=after):
-            return RenewAgent(agent, after)
-        case MemberWatch(sender=sender, after=after):
-            return Renew(MemberId(sender), after)
+def _renewal_by(given: AgentPoll | MemberWatch) -> Renew | RenewAgent:
+    """Return the renewal that a watch or a poll is."""
+    if isinstance(given, MemberWatch):
+        return Renew(MemberId(given.sender), given.after)
+    return RenewAgent(given.agent, given.after)
 
 
 def orders_for(job: Job, agent: AgentId, revision: int) -> OrdersReceived:

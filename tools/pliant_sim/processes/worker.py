@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.core.data.ledger import Lineage, expected_slot_digest
+from pliant.core.data.ledger import Lineage
 from pliant.core.hangs import user_code_limit_s
 from pliant.core.job.launches import STUCK_CODE
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
@@ -195,6 +195,8 @@ class LiveWorker:
             return
         before = self.machine
         self.machine, actions = react(before, signal)
+        if self.machine is before:
+            return
         if self.machine.followed_steps is not before.followed_steps and self.machine.followed_steps:
             self._remember(self.machine.followed_steps[-1].line.lineage)
         if actions:
@@ -305,9 +307,8 @@ class LiveWorker:
         error = (WRONG if self.tainted else 0) + (FALSE if self.errs or self.errs_once else 0)
         self.errs_once = False
         self.kept.extend(slot + error for slot in slots)
-        grid, order = self.machine.terms.grid, sim.order
-        samples_read = sum(len(grid.slot(step, slot)) for slot in slots)
-        digest = sum(expected_slot_digest(grid, order, step, slot) for slot in slots)
+        read = [sim.slot_read(self.machine.terms.grid, step, slot) for slot in slots]
+        samples_read, digest = sum(count for count, _ in read), sum(digest for _, digest in read)
         self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1), self._verified, self._batch))
         if rest and self.machine.phase is Phase.COMPUTING:
             sim.after(sim.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
