@@ -47,7 +47,7 @@ NEVER_JOINED = (28, 128, 228, 328)
 # In these a user cancelled the job, and the next attempt had lost the steps since the last checkpoint.
 LOST_BY_CANCEL = (37, 117, 127, 137)
 # Ctrl-C came when one worker had been killed and the others were fewer than the smallest size: their steps were lost.
-LOST_BELOW_MIN = (77,)
+LOST_BELOW_MIN = (737, 847)
 # One worker never returned from user code, and the others waited for it for ever.
 HUNG = (87, 647)
 # Ctrl-C came while one worker hung: the others waited for it until their grace period was over.
