@@ -330,12 +330,29 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "    out = members_left_out(job.worlds)\n",
-                "    out: frozenset[MemberId] = frozenset()\n",
+                "    verdict = _next_world(job, assigned.training)\n",
+                "    verdict = _next_world(job, assign(job, frozenset()).training)\n",
+            ),
+            Edit(
+                "core/job/next_world.py",
+                "        out = members_left_out(job.worlds)\n",
+                "        out: frozenset[MemberId] = frozenset()\n",
             ),
         ),
     ),
     # ------------------------------------------------------------------------------------- our own ideas
+    Planted(
+        "an agent registers once",
+        "rule 19",
+        "An agent that the coordinator does not know any more, or not in this run, does not register again.",
+        (
+            Edit(
+                "core/supervisor/decide.py",
+                "    registers = not state.leaving and (signal.refused or not state.known)\n",
+                "    registers = not state.leaving and state.order is None\n",
+            ),
+        ),
+    ),
     Planted(
         "lost comes back",
         "rule 11, H10",
