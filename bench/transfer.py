@@ -1,8 +1,9 @@
 """Measure how fast a joiner receives the state from one, two and three donors, beside a raw socket in the same run.
 
 Donors and the joiner are processes of their own and exchange the state as members do: authenticated, in stripes, with
-every byte checked. The raw socket sends the same bytes from one process to another, unchecked. Peak memory is that of
-the joiner, without its state. Prints one JSON object as its last line. Timings are reported, not judged.
+every byte checked, into memory that the joiner prepared. The raw socket sends the same bytes from one process to
+another, unchecked. Peak memory is that of the joiner, without its state. Prints one JSON object as its last line.
+Timings are reported, not judged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import socket
 import statistics
 import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,8 +27,9 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerServer
 from pliant.train.state.flat import Leaf, flatten
+from pliant.train.state.memory import PreparedMemory
 from pliant.train.state.state_lock import StateLock
-from pliant.train.state.transfer import StateDownload, StateSource
+from pliant.train.state.transfer import StateDownload, StateSource, prepare_memory
 
 LEAVES = 48  # tensors of the state
 DONORS = (1, 2, 3)
@@ -84,13 +87,17 @@ def receive(pipe: Connection) -> None:
         fed: queue.SimpleQueue[Any] = queue.SimpleQueue()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.perf_counter()
-        download = StateDownload(peers, generation, donors, lambda *signals, fed=fed: fed.put(signals))
+        memory = PreparedMemory()
+        prepare_memory(memory, peers, sys.maxsize, generation, donors, threading.Event())
+        prepared_s = time.perf_counter() - began
+        began = time.perf_counter()
+        download = StateDownload(peers, generation, donors, lambda *signals, fed=fed: fed.put(signals), memory=memory)
         download.start()
         fed.get(timeout=PATIENCE_S)
         took = time.perf_counter() - began
         got = sum(map(len, download.received.contents)) if download.received is not None else 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        pipe.send((took, got, (peak - before) * 1024))
+        pipe.send((took, got, (peak - before) * 1024, prepared_s))
         del download
     peers.close()
 
@@ -146,14 +153,16 @@ def measure(nbytes: int, rounds: int) -> dict[str, Any]:
         each.recv()
     speeds: dict[str, list[float]] = {"raw": [], **{str(count): [] for count in DONORS}}
     peaks: list[int] = []
+    prepared: list[float] = []
     for number in range(rounds):
         speeds["raw"].append(raw_gb_per_s(nbytes))
         for generation, count in enumerate(DONORS, 1):
             pipe.send((generation, tuple(names[:count])))
-            took, got, peak = pipe.recv()
+            took, got, peak, prepared_s = pipe.recv()
             assert got == nbytes // LEAVES * LEAVES, f"{got} of {nbytes} bytes arrived"
             speeds[str(count)].append(got / took / 1e9)
             peaks.append(peak)
+            prepared.append(prepared_s)
         shown = ", ".join(f"{name} {each[-1]:.2f}" for name, each in speeds.items())
         print(f"round {number + 1}, GB/s: {shown}", flush=True)
     for each in (*(pipe for _, pipe in donors.values()), pipe):
@@ -167,6 +176,7 @@ def measure(nbytes: int, rounds: int) -> dict[str, Any]:
     return {
         "gb_per_s": {name: round(statistics.median(each), 3) for name, each in speeds.items()},
         "ratio_to_raw": {name: round(statistics.median(each), 3) for name, each in ratios.items()},
+        "prepared_s": round(statistics.median(prepared), 3),
         "peak_over_state": round((max(peaks) - nbytes) / nbytes, 3),
     }
 
