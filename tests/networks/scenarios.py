@@ -154,7 +154,9 @@ def coordinator_from_every_agent(scene: Scene) -> None:
     """For four leases: no member is lost, no generation ends, and training goes on meanwhile."""
     generation, before, there = scene.generation(), scene.steps(), set(scene.cluster.active())
     scene.wires.everywhere(Weather(mute=(scene.coordinator(),)))
-    scene.until(lambda: "no message arrived for" in scene.warning(), "the coordinator to report that it receives nothing")
+    scene.until(
+        lambda: "no message arrived for" in scene.warning(), "the coordinator to report that it receives nothing"
+    )
     scene.passes(4 * LEASE_S)
     later = scene.steps()
     assert all(later[pid] > step for pid, step in before.items()), f"training stood still: {before}, {later}"
