@@ -6,7 +6,8 @@ promise (docs/concepts/promises.md) or the rule (docs/internals/protocol.md) tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container
+from typing import TYPE_CHECKING, Protocol
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core.job.evolve import evolve
@@ -14,22 +15,43 @@ from pliant.core.job.invariants import state_violations
 from pliant.core.messages import Event, StateChanged
 from pliant.core.model.job import Job
 from pliant.core.supervisor import signals as v
-from pliant.stores.base import Write
+from pliant.stores.base import Store, Write
 from pliant.wire.codec import decode_state, encode_state
 from pliant_sim.requests import decode_event
 
 if TYPE_CHECKING:
     from pliant_sim.processes.agent import SimulatedAgent
     from pliant_sim.processes.coordinator import Back, Given
-    from pliant_sim.simulation import Simulation
 
 COMPLAINTS_MAX = 20
+
+
+class CheckedJob(Protocol):
+    """The job that the checks of its history are given."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def suspected(self) -> Container[str]: ...
+
+    def is_isolated(self, coordinator: str) -> bool: ...
+
+    def tell(self, what: str) -> None: ...
+
+    def tell_event(self, event: Event) -> None: ...
 
 
 class StoreChecks:
     """Collects complaints; a simulation with any has failed."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: CheckedJob) -> None:
         self._sim = sim
         self.complaints: list[str] = []
         self.job: Job | None = None

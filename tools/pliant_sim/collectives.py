@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Protocol
 
-from pliant.core.member.control_words import Word
+from pliant.core.member.control_words import Word, Words
 from pliant.core.member.signals import Collect, Failed, Returned, Shares, Wired, WireFailed
 from pliant.core.model.job import Dispute
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
+from pliant_sim.live.member_checks import MemberChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content
-
-if TYPE_CHECKING:
-    from pliant_sim.live.world import LiveSimulation
 
 WIRING_PATIENCE_S = 2.0
 RESET_AFTER_S = 5.0  # a link that stays cut this long resets its connections
@@ -50,10 +49,38 @@ class ProcessGroup:
     waiting: dict[MemberId, int] = field(default_factory=dict)  # operation not yet returned
 
 
+class FabricNetwork(Protocol):
+    """The job of a fabric: its members, and the links between them."""
+
+    @property
+    def chance(self) -> Random: ...
+
+    @property
+    def checks(self) -> MemberChecks: ...
+
+    @property
+    def verifies(self) -> bool: ...
+
+    @property
+    def any_cut(self) -> bool: ...
+
+    def is_cut(self, a: MemberId, b: MemberId) -> bool: ...
+
+    def exists(self, member: MemberId) -> bool: ...
+
+    def errs(self, member: MemberId) -> bool: ...
+
+    def after(self, delay_s: float, act: Callable[..., None], *args: object) -> None: ...
+
+    def feed(self, member: MemberId, signal: Wired | WireFailed | Returned | Failed) -> None: ...
+
+    def reduced(self, member: MemberId, words: Words, content: Content) -> None: ...
+
+
 class Fabric:
     """All groups of one job."""
 
-    def __init__(self, sim: LiveSimulation) -> None:
+    def __init__(self, sim: FabricNetwork) -> None:
         self._sim = sim
         self.groups: dict[int, ProcessGroup] = {}
 
@@ -140,7 +167,7 @@ class Fabric:
     def _disputes(self, world: World, words: tuple[Word, ...], content: Content) -> tuple[Dispute, ...]:
         """Compare each gradient with that of the next holder, where states are verified."""
         holding = [rank for rank, word in enumerate(words) if word.holds]
-        if not self._sim.setting.verify or len(holding) < 2:
+        if not self._sim.verifies or len(holding) < 2:
             return ()
         found = []
         for turn, rank in enumerate(holding):

@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer
 from pliant.core import messages as m
-from pliant.core.data.audit import audit
-from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.data.ledger import LedgerLine
 from pliant.core.job.assignment import desired_workers
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.leases import LEASE_TTL_S
-from pliant.core.member import Machine, Phase
-from pliant.core.member.control_words import Purpose, Words, is_ending
+from pliant.core.member import Machine
+from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
 from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.core.supervisor.signals import Action, Announce, Start
-from pliant_sim.checks import StoreChecks
 from pliant_sim.live.checkpoint_checks import CheckpointChecks
-from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
+from pliant_sim.live.member_checks import CheckedMember, MemberChecks
+from pliant_sim.live.toy_model import FALSE, WRONG, Content
 from pliant_sim.processes.coordinator import Ask, Given
 
 if TYPE_CHECKING:
@@ -37,16 +36,12 @@ KILLED_S = LEASE_TTL_S  # an agent reads its events and checks its workers three
 VIEW_S = LEASE_TTL_S / 3 + LEASE_TTL_S / 8 + 1.0
 
 
-class LiveChecks(StoreChecks):
-    """Checks the store's history and looks into every worker."""
+class LiveChecks(MemberChecks):
+    """Looks into every process of a simulated job, too."""
 
     def __init__(self, sim: LiveSimulation) -> None:
         super().__init__(sim)
-        self.sim = sim
-        self.lines: list[LedgerLine] = []
-        self.states: dict[Lineage, int] = {}
-        self.committed: dict[Lineage, set[MemberId]] = {}
-        self.ever_gone: set[MemberId] = set()
+        self.sim: LiveSimulation = sim
         self.erring: set[MemberId] = set()
         self.evicted: set[MemberId] = set()
         self.escaped = False  # a corrupted state was in use where there was no other to compare it with
@@ -58,39 +53,22 @@ class LiveChecks(StoreChecks):
 
     # --------------------------------------------------------------------------------- the store's history
 
-    def check_event(self, event: Event, after: Job) -> None:  # noqa: ARG002
-        job = self.job
+    def check_event(self, event: Event, after: Job) -> None:
         self.saves.event(event)
+        super().check_event(event, after)
+        job = self.job
         match event:
-            case m.StepsCommitted() if job is not None:
-                if event.generation <= job.sealed or event.generation < job.current:
-                    self.complain(f"P6: a report of {event.generation} was accepted, {job.sealed} is sealed")
-                self.lines.extend(event.lines)
-                self._are_committed(event)
-            case m.CheckpointPublished() if job is not None:
-                if event.generation <= job.sealed:
-                    self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
             case m.JobCreated():
                 self.sim.attempt_due = False
-                if not event.resumes:
-                    self.lines.clear()
             case m.StateChanged(state=JobState.FINISHED):
                 self.sim.finished()
             case m.StateChanged() if job is not None and event.state in (JobState.FAILED, JobState.CANCELLED):
                 self._must_be_saved(job)
-            case m.MemberJoined():
-                if event.member.id in self.ever_gone:
-                    self.complain(f"rule 11: {event.member.id} was gone and is a member again")
-            case m.MemberGone():
-                self.ever_gone.add(event.member)
-                self._may_be_gone(event)
             case m.AgentGone():
                 self.check_expiry(event.agent, event.why)
             case m.WorldFormed():
                 if self.sim.setting.failover:
                     self._views_are_due(self.revision)
-                self.generations += 1
-                self._world_formed(event)
             case StatesDiffered():
                 if self.sim.setting.verify == 1 and event.suspects and event.rolls_back:
                     self.complain(f"P2: steps after {event.step} are given up, though most members agree")
@@ -170,55 +148,17 @@ class LiveChecks(StoreChecks):
 
     # ------------------------------------------------------------------------------------ inside the workers
 
-    def reacted(self, worker: LiveWorker, before: Machine) -> None:
-        machine = worker.machine
-        if machine.committed_lines is not before.committed_lines:
-            for line in machine.committed_lines:
-                if line.lineage not in self.committed or worker.id not in self.committed[line.lineage]:
-                    self._commits(worker, line)
-        if machine.world is not before.world and machine.world is not None:
-            self._enters(worker, before)
-
-    def _commits(self, worker: LiveWorker, line: LedgerLine) -> None:
-        """Rule 1: when the first member takes a step for committed, every holder has applied it."""
-        first = line.lineage not in self.committed
-        self.committed.setdefault(line.lineage, set()).add(worker.id)
-        if not first or worker.machine.world is None:
-            return
-        for member in worker.machine.world.members:
-            other = self.sim.workers.get(member)
-            if (
-                other is None
-                or not other.up
-                or not other.machine.holds_state
-                or other.machine.generation != worker.machine.generation
-            ):
-                continue
-            if line.lineage.newer_than(other.model.lineage) and other.machine.phase is not Phase.RESTORING:
-                self.complain(
-                    f"rule 1: {worker.id} takes step {line.lineage.step} for committed, {member} has not applied it"
-                )
-
-    def _enters(self, worker: LiveWorker, before: Machine) -> None:
+    def _enters(self, worker: CheckedMember, before: Machine) -> None:
         world = worker.machine.world
         if world is not None and world.kind is WorldKind.ROLLBACK:
-            worker.tainted = False  # a rollback drops all states
-        if world is None or world.number <= before.generation:
-            self.complain(f"rule 10: {worker.id} went from generation {before.generation} back")
-        elif world.kind is WorldKind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
-            self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
+            self.sim.workers[worker.id].tainted = False  # a rollback drops all states
+        super()._enters(worker, before)
 
-    def applies(self, worker: LiveWorker, line: LedgerLine, content: Content) -> None:
-        """P3, rule 6: every slot of the step is in exactly one sum."""
-        grid = worker.machine.terms.grid
-        slots = sorted(slot for part in content for slot in slots_in(part))
+    def applies(self, worker: CheckedMember, line: LedgerLine, content: Content) -> None:
         self._gradients_are_right(worker, line.lineage.step, content)
-        if slots != list(grid.filled(line.lineage.step)):
-            self.complain(f"P3: {worker.id} applies step {line.lineage.step} with slots {slots}")
-        if line.parent != worker.model.lineage:
-            self.complain(f"P2: {worker.id} applies a child of {line.parent} to {worker.model.lineage}")
+        super().applies(worker, line, content)
 
-    def _gradients_are_right(self, worker: LiveWorker, step: int, content: Content) -> None:
+    def _gradients_are_right(self, worker: CheckedMember, step: int, content: Content) -> None:
         """P4: no member applies gradients that were found wrong; a member that computes alone cannot find any."""
         wrong = [gradient for part in content for gradient in part if gradient >= WRONG]
         alone = sum(1 for part in content if part) == 1
@@ -232,22 +172,8 @@ class LiveChecks(StoreChecks):
             self.polluted = True
 
     def reduces(self, world: World, words: Words, shares: dict[int, Shares], content: Content) -> None:
-        """Rule 23: all members of a reduction agree on the slots of each rank, and each slot is in once."""
         self._compares(world, words)
-        number = world.number
-        if any(word.purpose is not Purpose.STEP for word in words):
-            return
-        told = shares[0]
-        if any(other != told for other in shares.values()):
-            self.complain(f"rule 23: the members of {number} do not agree on the slots of each rank: {shares}")
-        step = next((word.step for word in words if word.holds), 0)
-        slots = sorted(slot for share in told for slot in share)
-        if step and slots != list(self.sim.grid.filled(step)):
-            self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
-        if is_ending(words):
-            return  # nothing of it is applied
-        if any(tuple(slots_in(part)) != told[rank] for rank, part in enumerate(content)):
-            self.complain(f"rule 23: the members of {number} bring {content} into step {step} and not {told}")
+        super().reduces(world, words, shares, content)
 
     def _compares(self, world: World, words: Words) -> None:
         """Note a corrupted state that is alone in a collective: no comparison can find it from then on."""
@@ -268,25 +194,6 @@ class LiveChecks(StoreChecks):
         if worker.tainted and self.polluted and worker.id not in self.evicted:
             self.escaped = True
         worker.tainted = False
-
-    def at_boundary(self, worker: LiveWorker) -> None:
-        """P4, rule 2: one lineage, one state."""
-        model = worker.model
-        if model.spoilt:
-            return
-        known = self.states.setdefault(model.lineage, model.hash)
-        if known != model.hash:
-            self.complain(f"P4: {worker.id} differs from the others at {model.lineage}")
-        if model.post != model.lineage.step:
-            self.complain(
-                f"rule 3: post-step code ran {model.post} times for {model.lineage.step} steps on {worker.id}"
-            )
-
-    def installs(self, worker: LiveWorker, lineage: Lineage) -> None:
-        """Rule 15: every stripe of one lineage."""
-        labels = {model.lineage for model in worker.aside.values()}
-        if labels != {lineage}:
-            self.complain(f"rule 15: {worker.id} installs stripes of {sorted(label.step for label in labels)}")
 
     def leaves(self, worker: LiveWorker, leave: Exit) -> None:
         """P1, rules 9 and 16: check that a member may leave, and that no collective or last state depends on it."""
@@ -430,30 +337,16 @@ class LiveChecks(StoreChecks):
     # ---------------------------------------------------------------------------------------------- the end
 
     def finally_(self) -> None:
-        """Liveness: after the faults the job must have finished, and the ledger must prove it."""
+        """Check the end: what `finished_after` does, or that a script that always ends early was given up."""
         job = self.job
         if self.sim.setting.script_ends is not None:
             self._gave_up(job)
             return
-        if job is None or job.state is not JobState.FINISHED:
-            state = f"{job.state.value}: {job.why}" if job else "not even created"
-            self.complain(f"liveness: the job is {state}")
-            return
-        if self.spoilt_ends and not self.escaped:
-            self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
-        self.check_log()
-        self.saves.finally_(job)
-        terms = job.terms
-        if terms is None:
-            return
-        last = self.sim.setting.last_step
-        if job.durable.step != last:
-            self.complain(f"P2: the job finished after step {job.durable.step}, not after {last}")
-        if terms.grid.changes != self.sim.grid.up_to(last).changes:
-            self.complain(f"P3: the batch changed by {terms.grid.changes}, not as the script set it")
-        result = audit(terms.grid, self.sim.order, self.lines, finished=not self.sim.setting.loop_ends)
-        if not result.ok or result.lost or result.repeated:
-            self.complain(f"P3: the audit found {result}")
+        self.finished_after(self.sim.setting.last_step)
+        if job is not None and job.state is JobState.FINISHED:
+            if self.spoilt_ends and not self.escaped:
+                self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
+            self.saves.finally_(job)
 
     def _gave_up(self, job: Job | None) -> None:
         """Liveness: a script that always ends early is not restarted for ever."""

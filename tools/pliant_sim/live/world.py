@@ -270,6 +270,10 @@ class LiveSimulation(Simulation):
         worker = self.workers.get(member)
         return worker is not None and worker.errs
 
+    @property
+    def verifies(self) -> bool:
+        return bool(self.setting.verify)
+
     def breaks_transfer(self, worker: LiveWorker) -> bool:
         if worker.id in self.breaking:
             self.breaking.discard(worker.id)
