@@ -1,7 +1,7 @@
 """Checks of real processes from outside: the simulator's own checkers, on mirrors.
 
 A mirror is what a member said of itself. What it says comes in the order in which it happened, and before anything
-that it lets others know over the data plane; so most of `pliant_sim.live.checks` holds here as it stands. The event log
+that it lets others know over the data plane; so `pliant_sim.live.member_checks` holds here as it stands. The event log
 comes over HTTP at its own pace: what compares it with a member is looked at when everything is over (`settle`).
 
 The simulator sees every process at one instant; from outside, these are checked in another way:
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import Lineage
@@ -33,11 +33,8 @@ from pliant.core.model.job import Job, JobSpec, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
 from pliant.core.model.world import WorldKind
-from pliant_sim.live.checkpoint_checks import CheckpointChecks
-from pliant_sim.live.checks import LiveChecks
+from pliant_sim.live.member_checks import MemberChecks
 from pliant_sim.live.toy_model import ToyModel
-from pliant_sim.live.world import LiveSimulation
-from pliant_sim.processes.worker import LiveWorker
 from schedules import messages as w
 from schedules.member import digest
 
@@ -74,38 +71,31 @@ class Mirror:
         self.viewed: list[w.Viewed] = []
 
 
-class Files(CheckpointChecks):
+class Files:
     """Checks of real files. Reports of their writers and readers arrive apart from the event log."""
 
-    def __init__(self, sim: LiveSimulation, complain: Callable[[str], None]) -> None:
-        super().__init__(sim, complain)
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self.complain = complain
         self._files: dict[tuple[str, str], ToyModel] = {}
-
-    def event(self, event: Event) -> None:
-        if isinstance(event, m.CheckpointPublished):
-            self.published[event.checkpoint.name] = event.checkpoint
 
     def writes(self, wrote: w.WroteFile) -> None:
         """Names are unique, files immutable."""
         if self._files.setdefault((wrote.name, wrote.file), wrote.model) != wrote.model:
             self.complain(f"rule 17: {wrote.file} of {wrote.name} was overwritten with another state")
 
-    def restores(self, worker: LiveWorker, checkpoint: Checkpoint | None, job: Job | None = None) -> None:
+    def restores(self, mirror: Mirror, checkpoint: Checkpoint | None) -> None:
         """Under the manifest's name lies what the manifest says."""
-        if checkpoint is not None and worker.model.hash != checkpoint.state:
+        if checkpoint is not None and mirror.model.hash != checkpoint.state:
             self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
 
-    def finally_(self, job: Job) -> None:
-        """Return who was killed has not tidied up."""
 
-
-class Checks(LiveChecks):
+class Checks(MemberChecks):
     """Collects complaints; a schedule with any is a failed one."""
 
     def __init__(self, scene: Scene) -> None:
-        super().__init__(cast(LiveSimulation, scene))
+        super().__init__(scene)
         self.scene = scene
-        self.saves = self.files = Files(cast(LiveSimulation, scene), self.complain)
+        self.files = Files(self.complain)
         self.jobs: dict[int, Job] = {}
         self.log: list[Event] = []
         self.acked: list[tuple[Command, int]] = []
@@ -167,7 +157,6 @@ class Checks(LiveChecks):
 
     def traced(self, mirror: Mirror, message: w.Up) -> None:
         """A member said something of itself."""
-        worker = cast(LiveWorker, mirror)
         match message:
             case w.State():
                 mirror.past.append(message)
@@ -175,19 +164,19 @@ class Checks(LiveChecks):
                     self._committed_at.setdefault(line.lineage, message.at)
                     self._committed_at[line.lineage] = min(self._committed_at[line.lineage], message.at)
                 before, mirror.machine = mirror.machine, _moved(mirror.machine, message)
-                self.reacted(worker, before)
+                self.reacted(mirror, before)
             case w.Applies():
-                self.applies(worker, message.line, message.content)
+                self.applies(mirror, message.line, message.content)
                 mirror.model = message.model
             case w.AtBoundary():
                 mirror.model = message.model
-                self.at_boundary(worker)
+                self.at_boundary(mirror)
             case w.Installs():
                 mirror.aside = dict(enumerate(message.aside))
-                self.installs(worker, message.lineage)
+                self.installs(mirror, message.lineage)
             case w.Restores():
                 mirror.model = message.model
-                self.files.restores(worker, message.checkpoint)
+                self.files.restores(mirror, message.checkpoint)
             case w.WroteFile():
                 self.files.writes(message)
             case w.Leaves():

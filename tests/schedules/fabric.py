@@ -22,8 +22,8 @@ from pliant.core.member import signals as s
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.model.names import MemberId
 from pliant_sim.collectives import Fabric
+from pliant_sim.live.member_checks import MemberChecks
 from pliant_sim.live.toy_model import Content
-from pliant_sim.live.world import LiveSimulation
 from schedules import messages as w
 
 DATA_PLANE = (
@@ -64,9 +64,12 @@ class Peer:
 class Switch:
     """All connections of one schedule, its timers, and the fabric between its members."""
 
+    checks: MemberChecks
+    verifies = False  # flipped bits are the simulator's
+
     def __init__(self, path: Path, chance: Random) -> None:
         self.chance = chance
-        self.fabric = Fabric(cast(LiveSimulation, self))
+        self.fabric = Fabric(self)
         self.observer: Observer
         self.cut_members: set[tuple[MemberId, MemberId]] = set()
         self.breaking: set[MemberId] = set()  # whose next transfer is broken
@@ -202,6 +205,10 @@ class Switch:
 
     def exists(self, member: MemberId) -> bool:
         return member in self._members
+
+    def errs(self, member: MemberId) -> bool:
+        """Return False: wrong gradients are the simulator's."""
+        return False
 
     def feed(self, member: MemberId, signal: s.Wired | s.WireFailed | s.Returned | s.Failed) -> None:
         self.send(member, signal)

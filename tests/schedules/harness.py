@@ -127,7 +127,7 @@ def _afterwards(scene: Scene) -> None:
     with SqliteStore(scene.folder / "store.db") as store:
         scene.store = store
         checks.settle([EVENTS.decode(entry.data) for entry in store.events(scene.job, 0, 1_000_000)])
-        checks.finally_()
+        checks.finished_after(scene.grid.total_steps)
 
 
 def _free_port(seed: int) -> int:

@@ -47,7 +47,6 @@ class Setting:
     size_max: int = 8
     grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=10))
     checkpoint_every: int = 4
-    verify: int = 0  # flipped bits are the simulator's
 
 
 def setting_for(seed: int) -> Setting:
@@ -61,6 +60,7 @@ class Scene(Switch):
     """The universe that the simulator's fabric and checkers are given."""
 
     job = w.JOB
+    suspected: frozenset[str] = frozenset()  # unknown outside the coordinator
 
     def __init__(self, setting: Setting, folder: Path, port: int) -> None:
         super().__init__(folder / "switch", Random(setting.seed))
@@ -75,7 +75,7 @@ class Scene(Switch):
         self.directory = CheckpointDirectory()
         self.store: Store
         self.workers: dict[MemberId, Mirror] = {}
-        self.checks = Checks(self)
+        self.checks: Checks = Checks(self)
         self.observer = self
         self.fired: Counter[FaultKind] = Counter()
         self.broke = lambda: self.faults_fired(FaultKind.BREAK_TRANSFER)
@@ -91,6 +91,15 @@ class Scene(Switch):
         self._wishes: SimpleQueue[Command] = SimpleQueue()
         for each in (self._ask_for_wishes, self._follow):
             threading.Thread(target=each, daemon=True).start()
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of every history: no schedule changes the batch."""
+        return self.terms.grid
+
+    def is_isolated(self, coordinator: str) -> bool:
+        """Return False: no fault cuts a coordinator off from all its members."""
+        return False
 
     # -------------------------------------------------------------------------------------- the processes
 
