@@ -458,19 +458,28 @@ class Cluster:
     # ------------------------------------------------------------------------------------------- the promises
 
     def _check_asked(self, seen: Observation, view: CoordinatorView, actions: Sequence[a.Action]) -> None:
-        """No shrink and no replacement asks an agent to leave that is needed: new pods must have joined before."""
+        """No shrink and no replacement asks an agent to leave that is needed: new pods must have joined before.
+
+        An agent whose worker should run and does not may leave for one pod of the current template that is ready.
+        """
         asked = {each.pod for each in actions if isinstance(each, a.DrainPod) and each.why == SHRINK}
-        staying = {
-            pod.name
+        staying = [
+            pod
             for pod in seen.pods
             if pod.name in view.agents and not (view.agents[pod.name].draining or pod.ended or pod.deleting_at)
-        } - asked
+            if pod.name not in asked
+        ]
         wanted = seen.job.spec.wanted_pods("worker", view.granted)
-        if asked and len(staying) < wanted and view.granted is not None:
+        complete = {name for name, agent in view.agents.items() if agent.is_complete}
+        idle = {name for name, agent in view.agents.items() if view.granted is not None and not agent.wanted}
+        ready = complete | idle  # a full pool has no room for the worker of an idle agent until another one leaves
+        if view.granted is not None and asked & ready and len(staying) < wanted:
             raise Broken(f"{sorted(asked)} were asked to leave: {len(staying)} joined pods for {wanted} places")
-        ready = {name for name, agent in view.agents.items() if agent.is_complete}
         if view.granted is None and asked & ready and len(ready - asked) < wanted:
             raise Broken(f"{sorted(asked & ready)} were asked to leave: {len(ready - asked)} ready for {wanted} places")
+        new = [pod for pod in staying if pod.name in ready and pod.hash == seen.job.spec.workers.hash]
+        if len(staying) < wanted and len(asked - ready) > len(new):
+            raise Broken(f"{sorted(asked - ready)} were asked to leave: {len(new)} new pods are ready")
 
     def settle(self, passes: int = 60) -> None:
         """Let everything work without faults, then check that the cluster is as it should be."""

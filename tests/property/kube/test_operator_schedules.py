@@ -9,6 +9,7 @@ from pliant.kube.model import Unknown
 from property.kube.simulated import DEAD_NODE, Cluster, run_schedule
 
 KEPT = (1, 5, 21, 42, 53, 2328, 3894, 12606, 16071, 19425)  # each found a bug once
+KEPT_OF_A_QUEUE = (4724, 20494)  # an old pod whose worker does not run leaves for a new pod that is ready
 
 
 @pytest.mark.parametrize("seed", [*KEPT, *range(100, 140)])
@@ -16,7 +17,7 @@ def test_promises_hold_through_random_faults(seed: int) -> None:
     run_schedule(seed)
 
 
-@pytest.mark.parametrize("seed", range(200, 240))
+@pytest.mark.parametrize("seed", [*KEPT_OF_A_QUEUE, *range(200, 240)])
 def test_promises_hold_while_the_grant_of_a_job_in_a_queue_changes(seed: int) -> None:
     run_schedule(seed, queue=True)
 

@@ -48,6 +48,11 @@ BUGS = {
         "if agent.is_complete or not view.live or not (has_room or agent.wanted)",
         "if agent or has_room",
     ),
+    "an old pod whose worker does not run leaves for no new one": (
+        "scaling",
+        "    replaced = min(failing, sum(pod.name in ready for pod in live if pod.hash == template))",
+        "    replaced = failing",
+    ),
     "no worker stands by while pods are replaced": (
         "reconcile",
         "    return surge_of(seen.job.spec.wanted_pods(role.role)) * role.processes",
