@@ -57,7 +57,8 @@ LEFT_TOO_SOON = (71,)
 # A drained member was the last holder, no recovery world worked, and it left at its deadline without a save.
 LEFT_UNSAVED = (875,)
 # The only state left was corrupted. The check took later gradients of that state for wrong, though nothing could tell.
-ONLY_STATE_CORRUPTED = (644,)
+# In 694 a joiner found that it did not match its label, and the check missed the steps that only that state had.
+ONLY_STATE_CORRUPTED = (644, 694)
 # A save before the deadline was tried where states are verified: it wrote a corrupted one.
 SAVED_UNVERIFIED = (984,)
 # A member drained when the last state was saved already: a finished job still wanted a checkpoint.

@@ -45,6 +45,7 @@ class LiveChecks(MemberChecks):
         self.erring: set[MemberId] = set()
         self.evicted: set[MemberId] = set()
         self.escaped = False  # a corrupted state was in use where there was no other to compare it with
+        self._only_holders: set[MemberId] = set()  # members with such a state
         self.polluted = False  # gradients of a corrupted state were applied before the next comparison
         self.spoilt_ends: list[MemberId] = []
         self.abandoned: dict[MemberId, str] = {}  # members that left with the last state, with the reason
@@ -135,6 +136,8 @@ class LiveChecks(MemberChecks):
                 continue
             if worker.machine.world is not None and worker.machine.world.number <= job.sealed:
                 continue  # its world was sealed before, it may well be behind
+            if member in self._only_holders:
+                continue  # a joiner may still find that its state does not match the label
             if not job.durable.newer_than(worker.machine.lineage) and not worker.paused:
                 self.complain(f"P2: rolled back to {world.base.step}, though {member} holds {job.durable.step}")
 
@@ -187,6 +190,7 @@ class LiveChecks(MemberChecks):
     def escapes(self, worker: LiveWorker) -> None:
         """Take a corrupted state for right from now on: it is the only one there is, so nothing can tell."""
         self.escaped = True
+        self._only_holders.add(worker.id)
         worker.tainted = False
 
     def forgets(self, worker: LiveWorker) -> None:
