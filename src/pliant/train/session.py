@@ -38,7 +38,7 @@ from pliant.core.messages import Command, Join, Leave
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.core.model.world import World
+from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
 from pliant.train.coordinator_link import LinkListener
 from pliant.train.group.contract import CollectiveGroup, GroupWiring, StartWiring
@@ -408,9 +408,9 @@ class Session:
     def _start_wiring(self, world: World) -> None:
         wiring = self._wire(world, self._keys.get(world.number, ""))
         view, prepare = self.machine.view, self._prepare_memory
-        holders = view.holders if view is not None and not self.machine.holds_state else ()
-        donors = tuple(member for member in world.members if member in holders)
-        if prepare is not None and donors:
+        joins = world.kind is WorldKind.PLANNED and self.machine.phase is Phase.OUTSIDE  # else the others wait for it
+        donors = tuple(member for member in world.members if view is not None and member in view.holders)
+        if prepare is not None and joins and donors:
             wiring = _PreparedWiring(wiring, partial(prepare, world.number, donors))
         self._wirings[world.number] = wiring
         thread = threading.Thread(target=self._wire_up, args=(world.number, wiring), name="pliant-wiring", daemon=True)

@@ -269,13 +269,13 @@ def test_a_member_without_a_state_prepares_memory_before_the_others_can_wait_for
     wires = Wires()
     made = Session(A, TERMS, Lines(), None, wires, lambda _below: None, prepare_memory=prepare)
     closing.append(made)
-    told(made, start_of(A, B, C), holders=frozenset({C}))
+    told(made, world(1, A, B, C), holders=frozenset({C}))
     generation, donors, stop = asked.get(timeout=PATIENCE_S)
     assert (generation, donors, stop.is_set()) == (1, (C,), False)
     assert not wires.made[1].began.is_set()
     ready.set()
     until(lambda: made.group(1) is wires.made[1])
-    told(made, start_of(A, B, C), start_of(A, C, number=2), sealed=1, holders=frozenset({C}))
+    told(made, world(1, A, B, C), world(2, A, C), holders=frozenset({C}))
     assert asked.get(timeout=PATIENCE_S)[0] == 2
 
 
@@ -288,20 +288,26 @@ def test_a_member_stops_preparing_when_the_generation_is_over(closing: list[Sess
 
     made = Session(A, TERMS, Lines(), None, Wires(), lambda _below: None, prepare_memory=prepare)
     closing.append(made)
-    told(made, start_of(A, C), holders=frozenset({C}))
+    told(made, world(1, A, C), holders=frozenset({C}))
     first = asked.get(timeout=PATIENCE_S)
-    told(made, start_of(A, C), start_of(A, B, C, number=2), sealed=1, holders=frozenset({C}))
+    told(made, world(1, A, C), world(2, A, B, C), holders=frozenset({C}))
     assert first.is_set()
 
 
-def test_nothing_is_prepared_where_nobody_holds_a_state(closing: list[Session]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "holders"),
+    [(WorldKind.PLANNED, EMPTY), (WorldKind.RECOVERY, frozenset({B})), (WorldKind.ROLLBACK, frozenset({B}))],
+)
+def test_nothing_is_prepared_without_a_donor_or_where_the_others_wait(
+    closing: list[Session], kind: WorldKind, holders: frozenset[MemberId]
+) -> None:
     def prepare(_generation: int, _donors: tuple[MemberId, ...], _stop: threading.Event) -> None:
-        raise AssertionError("there is no donor")
+        raise AssertionError("the wiring must not wait for this")
 
     wires = Wires()
     made = Session(A, TERMS, Lines(), None, wires, lambda _below: None, prepare_memory=prepare)
     closing.append(made)
-    told(made, start_of(A, B))
+    told(made, world(1, A, B, kind=kind), holders=holders)
     until(lambda: made.group(1) is wires.made[1])
 
 
